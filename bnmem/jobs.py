@@ -1,0 +1,104 @@
+"""Running computations: what is missing is computed, each result stored as soon as it is there.
+
+A `Job` names its settings; `run` looks every job's record up and computes the rest, one single-thread worker a core.
+The order and the number of workers never change a number.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import joblib
+import torch
+from tqdm import tqdm
+
+from bnmem import records, train
+from bnmem.records import Record
+from bnmem.settings import Settings
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How one kind of record is made.
+
+    fingerprint(settings) -> hash of the selected data; compute(settings, progress) -> (numbers, arrays); code: the
+    bnmem files that can change the numbers.
+    """
+
+    name: str
+    settings: type[Settings]
+    fingerprint: Callable[[Settings], str]
+    compute: Callable[[Settings, bool], tuple[dict, dict]]
+    code: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One computation of an experiment. Its key is known only with the data at hand."""
+
+    experiment: str
+    kind: Kind
+    settings: Settings
+
+    def key(self) -> str:
+        return records.key(self.kind.name, self.settings, self.kind.fingerprint(self.settings))
+
+    def stored(self) -> Record | None:
+        return records.find(self.experiment, self.key())
+
+    def compute(self, progress: bool = False) -> Record:
+        """Compute on one thread, without storing."""
+        start = datetime.now(UTC)
+        with train.one_thread():
+            numbers, arrays = self.kind.compute(self.settings, progress)
+        return Record(
+            experiment=self.experiment,
+            kind=self.kind.name,
+            key=self.key(),
+            settings=self.settings.changed(),
+            data=self.kind.fingerprint(self.settings),
+            code=records.code_hash(self.kind.code),
+            numbers=numbers,
+            arrays=arrays,
+            provenance=records.provenance(self.kind.code, start, threads=1),
+            verified=[],
+            fresh=True,
+        )
+
+
+def run(jobs: Sequence[Job], *, fresh: bool = False, workers: int | None = None, progress: bool = True) -> list[Record]:
+    """The records of all jobs, in their order; the missing ones (all, when `fresh`) are computed and stored.
+
+    workers: None takes one a core, or one in all where a GPU is used. A job that fails ends the run with its error;
+    the records stored before it stay, so that a second run goes on from there.
+    """
+    jobs = list(jobs)
+    found = [None if fresh else job.stored() for job in jobs]
+    todo = {job: None for job, record in zip(jobs, found, strict=True) if record is None}
+    if todo:
+        workers = workers or (1 if torch.cuda.is_available() else joblib.cpu_count())
+        workers = min(workers, len(todo))
+        backend = "loky" if workers > 1 else "sequential"
+        parallel = joblib.Parallel(workers, backend=backend, return_as="generator_unordered")
+        inner = progress and workers == 1
+        made = parallel(joblib.delayed(_compute_and_save)(job, inner) for job in todo)
+        bar = tqdm(made, total=len(todo), desc=jobs[0].experiment, unit="record", disable=train.quiet(progress))
+        done = {(record.experiment, record.key): record for record in bar}
+        found = [record or done[job.experiment, job.key()] for job, record in zip(jobs, found, strict=True)]
+    return found
+
+
+def check_code(jobs: Sequence[Job], found: Sequence[Record]) -> list[str]:
+    """Notes about records that older code computed and nobody has verified since; empty when all are current."""
+    notes = []
+    for job, record in zip(jobs, found, strict=True):
+        current = records.code_hash(job.kind.code)
+        if record.code != current and current not in [v["code"] for v in record.verified]:
+            notes.append(f"{record.experiment}/{record.key} comes from older code; python -m bnmem verify {record.key}")
+    return notes
+
+
+def _compute_and_save(job: Job, progress: bool) -> Record:
+    record = job.compute(progress)
+    records.save(record)
+    return record
