@@ -61,7 +61,6 @@ class Job:
             numbers=numbers,
             arrays=arrays,
             provenance=records.provenance(self.kind.code, start, threads=1),
-            verified=[],
             fresh=True,
         )
 
@@ -88,14 +87,11 @@ def run(jobs: Sequence[Job], *, fresh: bool = False, workers: int | None = None,
     return found
 
 
-def check_code(jobs: Sequence[Job], found: Sequence[Record]) -> list[str]:
+def check_code(kinds: Sequence[Kind], found: Sequence[Record]) -> list[str]:
     """Notes about records that older code computed and nobody has verified since; empty when all are current."""
-    notes = []
-    for job, record in zip(jobs, found, strict=True):
-        current = records.code_hash(job.kind.code)
-        if record.code != current and current not in [v["code"] for v in record.verified]:
-            notes.append(f"{record.experiment}/{record.key} comes from older code; python -m bnmem verify {record.key}")
-    return notes
+    current, equivalent = {kind.name: records.code_hash(kind.code) for kind in kinds}, records.verified()
+    stale = [r for r in found if not r.fresh and current[r.kind] not in equivalent.get(r.code, {r.code})]
+    return [f"{r.experiment}/{r.key} comes from older code; try: python -m bnmem verify {r.key}" for r in stale]
 
 
 def _compute_and_save(job: Job, progress: bool) -> Record:

@@ -28,7 +28,7 @@ from bnmem.settings import Settings
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARIES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
-_FIELDS = {"experiment", "kind", "settings", "data", "code", "numbers", "arrays", "provenance", "verified"}
+_FIELDS = {"experiment", "kind", "settings", "data", "code", "numbers", "arrays", "provenance"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class Record:
     numbers: dict
     arrays: dict
     provenance: dict
-    verified: list
     fresh: bool = False
 
     @property
@@ -166,6 +165,29 @@ def find(experiment: str, key: str) -> Record | None:
 def stored(experiment: str | None = None) -> list[Path]:
     """All record files, sorted; of one experiment or of all."""
     return sorted(folder().glob(f"{experiment or '*'}/*.json"))
+
+
+def verified() -> dict[str, set[str]]:
+    """Code hash -> all code hashes found to give the same numbers since, itself included (see `add_verified`)."""
+    reach: dict[str, set[str]] = {}
+    for line in reversed(_ledger()):
+        reach.setdefault(line["old"], {line["old"]}).update(reach.get(line["new"], {line["new"]}))
+    return reach
+
+
+def add_verified(old: str, new: str, keys: Iterable[str], how: str) -> None:
+    """Note in results/verified.json that recomputing `keys` with code `new` gave the numbers of code `old`."""
+    line = {"old": old, "new": new, "keys": sorted(keys), "how": how, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
+    text = json.dumps([*_ledger(), line], indent=1, sort_keys=True)
+    _write(folder() / "verified.json", text.encode() + b"\n")
+
+
+def _ledger() -> list[dict]:
+    path = folder() / "verified.json"
+    try:
+        return json.loads(path.read_bytes()) if path.exists() else []
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); restore it (git checkout)") from error
 
 
 def _load_arrays(path: Path, checksum: str, way_out: str) -> dict[str, np.ndarray]:

@@ -2,10 +2,10 @@
 
 A cell is one data set and architecture (and, where the claim has them, one kind or rate of corruption). It *holds* when
 its 95 % interval lies above zero and its effect reaches the margin, *fails* when its whole interval lies below the
-margin, and is *open* otherwise. A claim is `reproduced` when every cell of every metric holds, `not reproduced` when none
-holds, `partly` in between, `not measured` without cells. The same rule is read twice: at face value (equal settings,
-equal number of epochs) and at equal fit (equal accuracy on the clean training images). The scorecard shows both; the
-claim's verdict is the one at face value, because that is how the paper states it.
+margin, and is *open* otherwise. A claim is `reproduced` when every cell of every metric holds, `not reproduced` when
+none holds, `partly` in between, `not measured` without cells. The same rule is read twice: at face value (equal
+settings, equal number of epochs) and at equal fit (equal accuracy on the clean training images). The scorecard shows
+both; the claim's verdict is the one at face value, because that is how the paper states it.
 """
 
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ RULES = {
     for rule in (
         Rule(
             "C1",
-            "With flipped labels, BN models memorize the corrupted samples faster and end at a higher accuracy on them, "
-            "in every data set and architecture.",
+            "With flipped labels, BN models memorize the corrupted samples faster and end at a higher accuracy on "
+            "them, in every data set and architecture.",
             _MEMORIZED,
             "Paired over seeds, same settings in both arms. A run that never reaches one half counts with the epoch at "
             "which it stopped, a lower bound of its time.",
@@ -68,12 +68,10 @@ RULES = {
             "model, and than those of noisy samples without BN.",
             (
                 Metric("log2_norm_noisy_over_clean", "log2 of the ratio of medians, noisy over clean, BN", 0.585),
-                Metric(
-                    "log2_norm_batch_over_none", "log2 of the ratio of medians of noisy samples, BN over none", 0.585
-                ),
+                Metric("log2_norm_batch_over_none", "log2 of the ratio of noisy samples' medians, BN over none", 0.585),
             ),
-            "Definition `eval` (running statistics); mean of the log ratio over the checkpoints after initialisation and "
-            "up to the last common epoch. 0.585 is a factor of 1.5.",
+            "Definition `eval` (running statistics); mean of the log ratio over the checkpoints after initialisation "
+            "and up to the last common epoch. 0.585 is a factor of 1.5.",
         ),
         Rule(
             "C4",
@@ -105,12 +103,12 @@ RULES = {
             "In trained nets gamma/sigma > 1 in most layers.",
             (
                 Metric(
-                    "share_above_one", "share of BN layers with mean ratio above 1 after training, minus one half", 0.0
+                    "share_above_one", "share of BN layers with a mean ratio above 1 after training, minus 1/2", 0.0
                 ),
                 Metric("log2_ratio_change", "log2 of the mean ratio after training over that before it", 0.0),
             ),
-            "Sigma over training images, torch's default initialisation; paired over seeds. The second metric makes the "
-            "verdict one on what training does.",
+            "Sigma over training images, torch's default initialisation; paired over seeds. The second metric makes "
+            "the verdict one on what training does.",
         ),
         Rule(
             "C9",

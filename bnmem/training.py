@@ -17,32 +17,40 @@ CODE = ("data", "models", "ratio", "seeds", "train", "training")
 
 
 @dataclass(frozen=True)
-class Training(Settings):
-    """Everything that determines one training."""
+class Common(Settings):
+    """What all trainings of an experiment share."""
 
     dataset: str = setting("fashion_mnist", "data set", data.SETS)
     n_train: int = setting(5000, "training images", low=2)
     n_val: int = setting(1000, "validation images, training images kept aside", low=0)
     n_test: int = setting(2000, "test images", low=1)
     arch: str = setting("lenet", "architecture", models.ARCHS)
-    norm: str = setting("batch", "normalisation", models.NORMS)
     init: str = setting("torch", "initialisation", models.INITS)
-    corruption: str = setting("none", "how training samples are made atypical", data.CORRUPTIONS)
     rate: float = setting(0.05, "corrupted fraction of the training set", low=0.0, high=0.5)
     ood: str = setting("digits", "source of out-of-distribution images", data.OOD_SOURCES)
     optimizer: str = setting("sgd", "optimiser", train.OPTIMIZERS)
-    lr: float = setting(0.02, "learning rate", low=1e-8)
     momentum: float = setting(0.9, "momentum of SGD", low=0.0, high=0.999)
     weight_decay: float = setting(0.0, "weight decay", low=0.0)
     batch_size: int = setting(128, "batch size", low=2)
+
+
+@dataclass(frozen=True)
+class Training(Common):
+    """Everything that determines one training."""
+
+    norm: str = setting("batch", "normalisation", models.NORMS)
+    corruption: str = setting("none", "how training samples are made atypical", data.CORRUPTIONS)
+    lr: float = setting(0.02, "learning rate", low=1e-8)
     epochs: int = setting(90, "epochs", low=1)
     seed: int = setting(0, "seed of all streams", low=0)
 
 
 @dataclass(frozen=True)
-class Search(Training):
-    """A training repeated for each learning rate and seed 0 .. seeds - 1; `lr` and `seed` are not used."""
+class Search(Common):
+    """Uncorrupted trainings with each learning rate under seeds 0 .. seeds - 1."""
 
+    norm: str = setting("batch", "normalisation", models.NORMS)
+    epochs: int = setting(30, "epochs", low=1)
     lrs: tuple = setting((0.005, 0.01, 0.02, 0.05, 0.1, 0.2), "learning rates to try", low=1e-8)
     seeds: int = setting(2, "seeds a learning rate", low=1)
 
@@ -57,13 +65,15 @@ def _dataset(name: str, n_train: int, n_val: int, n_test: int) -> data.Dataset:
     return data.load(name, n_train, n_val, n_test)
 
 
-def inputs(s: Training) -> tuple[data.Dataset, data.Corrupted]:
-    """The selection and its corrupted training set."""
+def inputs(s: Training | Search) -> tuple[data.Dataset, data.Corrupted]:
+    """The selection and its training set, corrupted where the settings say so."""
     dataset = _dataset(s.dataset, s.n_train, s.n_val, s.n_test)
+    if isinstance(s, Search):
+        return dataset, data.corrupt(dataset, "none", 0.0, 0)
     return dataset, data.corrupt(dataset, s.corruption, s.rate, s.seed, s.ood)
 
 
-def fingerprint(s: Training) -> str:
+def fingerprint(s: Training | Search) -> str:
     dataset, bad = inputs(s)
     arrays = (bad.images, bad.labels, dataset.val.images, dataset.val.labels, dataset.test.images, dataset.test.labels)
     return data.fingerprint(*arrays)
@@ -123,7 +133,7 @@ def compute_search(s: Search, progress: bool = False) -> tuple[dict, dict]:
         row = []
         for seed in range(s.seeds):
             try:
-                curves, _ = compute(Training(**base | {"lr": lr, "seed": seed, "corruption": "none"}), progress)
+                curves, _ = compute(Training(**base, lr=lr, seed=seed), progress)
                 row.append(curves["accuracy"]["val"][-1])
             except Diverged as error:
                 row.append(None)
