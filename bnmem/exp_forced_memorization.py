@@ -174,12 +174,7 @@ def equal_fit(result: Result, tuning: str, kind: str) -> tuple[float, np.ndarray
 
 
 def test_accuracy(result: Result, tuning: str, kind: str, arm: str) -> np.ndarray:
-    """Test accuracy at the evaluation with the best validation accuracy (early stopping), one a seed.
-
-    Without validation images: at the epoch of comparison.
-    """
-    if not result.settings.n_val:
-        return at_epoch(result, tuning, kind, arm, "test")
+    """Test accuracy at the evaluation with the best validation accuracy (early stopping), one a seed."""
     rows = result.runs[tuning, kind, arm]
     return np.array([curve(r, "test")[1][np.argmax(curve(r, "val")[1])] for r in rows])
 

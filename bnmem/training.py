@@ -22,7 +22,7 @@ class Common(Settings):
 
     dataset: str = setting("fashion_mnist", "data set", data.SETS)
     n_train: int = setting(5000, "training images", low=2)
-    n_val: int = setting(1000, "validation images, training images kept aside", low=0)
+    n_val: int = setting(1000, "validation images, training images kept aside", low=1)
     n_test: int = setting(2000, "test images", low=1)
     arch: str = setting("lenet", "architecture", models.ARCHS)
     init: str = setting("torch", "initialisation", models.INITS)
@@ -95,7 +95,6 @@ def compute(s: Training, progress: bool = False) -> tuple[dict, dict]:
     parts |= {
         name: (train.to_images(split.images, dataset.info, where), split.labels)
         for name, split in (("val", dataset.val), ("test", dataset.test))
-        if len(split)
     }
     groups = {"corrupted": ("train", bad.corrupted), "clean": ("train", ~bad.corrupted)}
     groups |= {name: (name, np.ones(len(parts[name][1]), bool)) for name in parts if name != "train"}
