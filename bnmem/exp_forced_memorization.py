@@ -5,7 +5,7 @@ learning rate, and at its own best one. Both arms train `patience` times longer 
 that they can also be compared at equal fit.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bnmem import jobs, models
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
-from bnmem.rules import Cell
+from bnmem.rules import RULES, Cell, cell_status
 from bnmem.settings import setting
 from bnmem.stats import Interval, first_crossing, t_interval, value_at
 from bnmem.training import SEARCH, TRAINING, Common, Search, Training
@@ -57,6 +57,9 @@ class ForcedMemorization(Common):
         }
 
 
+SETTINGS = ForcedMemorization
+
+
 @dataclass(frozen=True)
 class Result:
     """All records of one run: searches by arm, trainings by (tuning, corruption, arm) with one record a seed."""
@@ -76,9 +79,14 @@ class Result:
         used = [*self.searches.values(), *(record for rows in self.runs.values() for record in rows)]
         return list({record.key: record for record in used}.values())
 
+    def with_record(self, new: Record) -> "Result":
+        """The same result with `new` in the place of the record of its key."""
+        swap = {cell: [new if r.key == new.key else r for r in rows] for cell, rows in self.runs.items()}
+        return replace(self, runs=swap)
 
-def run(s: ForcedMemorization, *, fresh: bool = False, workers: int | None = None, progress: bool = True) -> Result:
-    """Read the experiment's records, computing what is missing (everything, when `fresh`).
+
+def run(s: ForcedMemorization, **options) -> Result:
+    """Read the experiment's records, computing what is missing; options go to `jobs.run`.
 
     Raises InputError when nothing would be corrupted or the arms are one, and Diverged when a training does.
     """
@@ -86,7 +94,6 @@ def run(s: ForcedMemorization, *, fresh: bool = False, workers: int | None = Non
         raise InputError(f"rate {s.rate} of {s.n_train} images corrupts none of them; raise rate or n_train")
     if s.norm == s.against:
         raise InputError(f"norm and against are both {s.norm!r}; choose two different normalisations")
-    options = {"fresh": fresh, "workers": workers, "progress": progress}
     arms = (s.norm, s.against)
     searching = {arm: search_job(s, arm) for arm in arms}
     searches = dict(zip(arms, jobs.run(list(searching.values()), **options), strict=True))
@@ -194,3 +201,10 @@ def cells(result: Result, tuning: str = "same") -> dict[str, list[Cell]]:
 
 def _common(s: ForcedMemorization) -> dict:
     return {name: getattr(s, name) for name in Common.__dataclass_fields__}
+
+
+def statuses(result: Result) -> list[str]:
+    """ "holds", "fails" or "open" for every cell, at the same learning rate and at each arm's best."""
+    metrics = {metric.name: metric for claim in CLAIMS.values() for metric in RULES[claim].metrics}
+    found = [cell for tuning in TUNINGS for row in cells(result, tuning).values() for cell in row]
+    return [cell_status(cell, metrics[cell.metric]) for cell in found]

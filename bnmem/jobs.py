@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 from bnmem import records, train
+from bnmem.errors import InputError
 from bnmem.records import Record
 from bnmem.settings import Settings
 
@@ -65,26 +66,34 @@ class Job:
         )
 
 
-def run(jobs: Sequence[Job], *, fresh: bool = False, workers: int | None = None, progress: bool = True) -> list[Record]:
+def run(
+    jobs: Sequence[Job],
+    *,
+    fresh: bool = False,
+    only_stored: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+) -> list[Record]:
     """The records of all jobs, in their order; the missing ones (all, when `fresh`) are computed and stored.
 
-    workers: None takes one a core, or one in all where a GPU is used. A job that fails ends the run with its error;
-    the records stored before it stay, so that a second run goes on from there.
+    workers: None takes one a core, or one in all where a GPU is used. only_stored: raise LookupError instead of
+    computing. A job that fails ends the run with its error; the records stored before it stay, so that a second run
+    goes on from there.
     """
     jobs = list(jobs)
-    found = [None if fresh else job.stored() for job in jobs]
-    todo = {job: None for job, record in zip(jobs, found, strict=True) if record is None}
+    found = {job: None if fresh else job.stored() for job in jobs}
+    todo = [job for job, record in found.items() if record is None]
+    if todo and only_stored:
+        raise LookupError(f"{len(todo)} of {len(found)} records are not there yet")
     if todo:
-        workers = workers or (1 if torch.cuda.is_available() else joblib.cpu_count())
-        workers = min(workers, len(todo))
+        workers = min(len(todo), workers or (1 if torch.cuda.is_available() else joblib.cpu_count()))
         backend = "loky" if workers > 1 else "sequential"
         parallel = joblib.Parallel(workers, backend=backend, return_as="generator_unordered")
-        inner = progress and workers == 1
-        made = parallel(joblib.delayed(_compute_and_save)(job, inner) for job in todo)
-        bar = tqdm(made, total=len(todo), desc=jobs[0].experiment, unit="record", disable=train.quiet(progress))
-        done = {(record.experiment, record.key): record for record in bar}
-        found = [record or done[job.experiment, job.key()] for job, record in zip(jobs, found, strict=True)]
-    return found
+        code = {kind.name: records.code_hash(kind.code) for kind in {job.kind for job in todo}}
+        made = parallel(joblib.delayed(_compute)(job, code[job.kind.name], progress and workers == 1) for job in todo)
+        for job, record in tqdm(made, jobs[0].experiment, len(todo), unit="record", disable=train.quiet(progress)):
+            found[job] = record
+    return [found[job] for job in jobs]
 
 
 def check_code(kinds: Sequence[Kind], found: Sequence[Record]) -> list[str]:
@@ -94,7 +103,10 @@ def check_code(kinds: Sequence[Kind], found: Sequence[Record]) -> list[str]:
     return [f"{r.experiment}/{r.key} comes from older code; try: python -m bnmem verify {r.key}" for r in stale]
 
 
-def _compute_and_save(job: Job, progress: bool) -> Record:
+def _compute(job: Job, code: str, progress: bool) -> tuple[Job, Record]:
+    """In a worker: compute and store. Refused when the code on disk is not what the run began with."""
     record = job.compute(progress)
+    if record.code != code:
+        raise InputError("bnmem's files changed while it was computing; run again with the new code")
     records.save(record)
-    return record
+    return job, record

@@ -1,4 +1,4 @@
-"""Settings that check themselves, profiles, and the way from a notebook's variables to them.
+"""Settings that check themselves, and profiles.
 
 A settings class is a frozen dataclass made of `setting(...)` fields. A wrong name, type or value is an InputError that
 lists what is allowed.
@@ -59,20 +59,6 @@ def reject_unknown(given: Iterable[str], known: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise InputError(f"unknown parameter {name!r}{hint}; the parameters are {', '.join(known)}")
-
-
-def from_notebook(namespace: dict, before: set[str], known: Iterable[str]) -> dict:
-    """The parameters of a notebook: what its variables hold now for each known name.
-
-    `before` is a snapshot of the variable names taken in the set-up cell. A name that appeared since and is no known
-    parameter is an error: papermill itself only warns of it. `before` then takes in what exists now, so that the cell
-    can be run again. Raises InputError.
-    """
-    known = list(known)
-    appeared = [name for name in namespace if name not in before and not name.startswith("_") and name != "before"]
-    reject_unknown(appeared, known)
-    before.update(namespace)
-    return {name: namespace[name] for name in known if name in namespace}
 
 
 def _checked(f, value):

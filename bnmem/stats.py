@@ -45,3 +45,10 @@ def first_crossing(x, y, level: float) -> float:
 def value_at(x, y, at: float) -> float:
     """The broken line through (x, y) [n] read at `at`; NaN outside its range, x ascending."""
     return float(np.interp(at, x, y, left=np.nan, right=np.nan))
+
+
+def interval(i: Interval, digits: int = 2) -> str:
+    """ "+0.24 [+0.10, +0.38]"; the mean alone where one value gives no interval."""
+    if i.n == 1:
+        return f"{i.mean:+.{digits}f} (one value)"
+    return f"{i.mean:+.{digits}f} [{i.low:+.{digits}f}, {i.high:+.{digits}f}]"

@@ -15,8 +15,8 @@ from torch import nn
 from tqdm import tqdm
 
 from bnmem import seeds
-from bnmem.data import Info
 from bnmem.errors import Diverged, InputError
+from bnmem.sources import Info
 
 OPTIMIZERS = ("sgd", "adam")
 LOSS_LIMIT = 1e3  # a mean cross-entropy above this is no training any more

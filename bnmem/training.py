@@ -1,6 +1,7 @@
 """One training as a record: settings in, curves out; and the search for a learning rate."""
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -10,17 +11,18 @@ from bnmem import data, models, train
 from bnmem.errors import Diverged
 from bnmem.jobs import Kind
 from bnmem.ratio import gamma_over_sigma
-from bnmem.settings import Settings, dataclass, setting
+from bnmem.settings import Settings, setting
+from bnmem.sources import SETS
 
 RATIO_SAMPLES = 1000  # training images whose statistics are sigma in the curves of gamma/sigma
-CODE = ("data", "models", "ratio", "seeds", "train", "training")
+CODE = ("data", "models", "ratio", "seeds", "sources", "train", "training")
 
 
 @dataclass(frozen=True)
 class Common(Settings):
     """What all trainings of an experiment share."""
 
-    dataset: str = setting("fashion_mnist", "data set", data.SETS)
+    dataset: str = setting("fashion_mnist", "data set", SETS)
     n_train: int = setting(5000, "training images", low=2)
     n_val: int = setting(1000, "validation images, training images kept aside", low=1)
     n_test: int = setting(2000, "test images", low=1)

@@ -1,4 +1,4 @@
-"""Make bnmem/embedded/preferred.npz: which official CIFAR images a subset takes first, so that any source gives the same.
+"""Make bnmem/embedded/preferred.npz: which official CIFAR images a subset takes first, whatever the source.
 
     BNMEM_DATA=FOLDER python tools/embed_preferred.py
 

@@ -1,0 +1,111 @@
+"""The command line: python -m bnmem run | verify | data."""
+
+import argparse
+import json
+import sys
+
+from bnmem import data, plots_memorization, records, sources, verify
+from bnmem.errors import Diverged, InputError
+from bnmem.settings import PROFILES
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; 0 when it did what was asked, 1 when a check failed, 2 when the input cannot be used."""
+    parser = argparse.ArgumentParser(prog="python -m bnmem", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser("run", help="compute an experiment's missing records and print its tables")
+    run.add_argument("experiment", help=", ".join(name.replace("_", "-") for name in verify.EXPERIMENTS))
+    run.add_argument("--profile", default="laptop", help=f"{', '.join(PROFILES)} (default: laptop)")
+    run.add_argument("--fresh", action="store_true", help="compute anew and replace the records")
+    run.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one a core)")
+    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one setting; repeatable")
+    run.set_defaults(action=_run)
+
+    check = commands.add_parser("verify", help="recompute stored records and compare")
+    check.add_argument(
+        "keys", nargs="*", metavar="KEY", help="records (a key or its beginning); default: two cheap ones"
+    )
+    check.add_argument(
+        "--sample", type=int, default=0, metavar="N", help="recompute N random records of the cheaper half"
+    )
+    check.add_argument("--list", action="store_true", help="list the records and stop")
+    check.set_defaults(action=_verify)
+
+    sets = commands.add_parser("data", help="say where each data set comes from; load and check it")
+    sets.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{', '.join(sources.SETS)} (default: what needs no download)"
+    )
+    sets.set_defaults(action=_data)
+
+    args = parser.parse_args(argv)
+    try:
+        return args.action(args)
+    except (InputError, Diverged) as error:
+        print(f"bnmem: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("bnmem: stopped; what was finished is stored, run the same command to go on", file=sys.stderr)
+        return 130
+
+
+def _run(args) -> int:
+    name = args.experiment.replace("-", "_")
+    if name not in verify.EXPERIMENTS:
+        known = ", ".join(known.replace("_", "-") for known in verify.EXPERIMENTS)
+        raise InputError(f"unknown experiment {args.experiment!r}; choose one of {known}")
+    if args.workers is not None and args.workers < 1:
+        raise InputError(f"--workers must be 1 or more, not {args.workers}")
+    module = verify.EXPERIMENTS[name]
+    settings = module.SETTINGS.of(args.profile, dict(_assignment(text) for text in args.set))
+    result = module.run(settings, fresh=args.fresh, workers=args.workers)
+    for note in result.notes:
+        print(f"note: {note}")
+    print(f"{len(result.records)} records in {records.folder() / name}")
+    for row in plots_memorization.verdict_rows(result):
+        print("  ".join(f"{key}: {value}" for key, value in row.items()))
+    return 0
+
+
+def _verify(args) -> int:
+    if args.list:
+        for path in records.stored():
+            record = records.load(path)
+            print(f"{record.experiment}/{record.key}  {record.provenance['seconds']:7.1f} s  {record.settings}")
+        return 0
+    chosen = verify.pick(args.keys, args.sample)
+    print("tolerance: equal bit by bit on the same processor model, threads and versions; elsewhere within")
+    print(f"{verify.DEVIATIONS:g} standard deviations over seeds, and the same verdicts")
+    outcomes = []
+    for record in chosen:
+        print(f"{record.experiment}/{record.key} ({record.provenance['seconds']:.0f} s when stored) ...", flush=True)
+        outcomes.append(verify.recompute(record, progress=True))
+        print(f"  {'holds' if outcomes[-1].holds else 'FAILS'}: {outcomes[-1].how}")
+    for old, new, keys in verify.note_code(outcomes):
+        print(f"noted in verified.json: code {new} gives the numbers of code {old} ({len(keys)} records recomputed)")
+    held = sum(o.holds for o in outcomes)
+    print(f"{held} of {len(outcomes)} records hold")
+    return 0 if held == len(outcomes) else 1
+
+
+def _data(args) -> int:
+    for name in args.names or sources.at_hand():
+        dataset = data.load(name, n_train=6000, n_test=2000)
+        mark = data.fingerprint(dataset.train.images, dataset.train.labels, dataset.test.images, dataset.test.labels)
+        print(f"{name}: {dataset.source}; the first 6,000 + 2,000 images have fingerprint {mark[:16]}")
+    return 0
+
+
+def _assignment(text: str) -> tuple[str, object]:
+    """ "lr=0.1" -> ("lr", 0.1), with the value read as JSON where it is JSON and as a word elsewhere."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set takes NAME=VALUE, not {text!r}")
+    try:
+        return name.strip().replace("-", "_"), json.loads(value)
+    except ValueError:
+        return name.strip().replace("-", "_"), value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Recompute stored records and say whether they hold.
+
+Training is chaotic: a nudge of 1e-7 in one weight moves the accuracy on corrupted samples by points. So a recomputed
+record must be equal bit by bit on the same processor model, thread number and library versions; elsewhere each final
+accuracy must lie within 3 standard deviations over seeds, and the verdicts of its claims must stay as they are.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnmem import exp_forced_memorization, records
+from bnmem.errors import InputError
+from bnmem.jobs import Job
+from bnmem.records import Record
+
+EXPERIMENTS = {exp.NAME: exp for exp in (exp_forced_memorization,)}
+SAME = ("processor", "device", "threads", "libraries")
+DEVIATIONS = 3.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What recomputing one record gave."""
+
+    record: Record
+    holds: bool
+    how: str
+
+
+def job_of(record: Record) -> Job:
+    """The computation that a stored record is the result of. Raises InputError for one of another version's."""
+    module = EXPERIMENTS.get(record.experiment)
+    kinds = {kind.name: kind for kind in module.KINDS} if module else {}
+    if record.kind not in kinds:
+        raise InputError(
+            f"{record.experiment}/{record.key} is a {record.kind!r} record that this version does not know"
+        )
+    kind = kinds[record.kind]
+    return Job(record.experiment, kind, kind.settings(**record.settings))
+
+
+def recompute(record: Record, progress: bool = False) -> Outcome:
+    """Compute the record again and compare. A foreign data fingerprint does not hold, whatever the numbers."""
+    job = job_of(record)
+    if job.key() != record.key:
+        return Outcome(record, False, "its key does not fit: other images, or settings whose defaults changed")
+    new = job.compute(progress)
+    if all(record.provenance.get(name) == new.provenance[name] for name in SAME):
+        if equal(record, new):
+            return Outcome(record, True, "equal bit by bit (same processor model, threads and versions)")
+        return Outcome(record, False, "NOT equal bit by bit, on the same processor model, threads and versions")
+    return _within_tolerance(record, new)
+
+
+def equal(a: Record, b: Record) -> bool:
+    """Same numbers and arrays, bit by bit."""
+    return (
+        a.numbers == b.numbers
+        and set(a.arrays) == set(b.arrays)
+        and all(np.array_equal(a.arrays[name], b.arrays[name]) for name in a.arrays)
+    )
+
+
+def _within_tolerance(old: Record, new: Record) -> Outcome:
+    other = "on another processor, thread number or version"
+    if old.kind == "search":
+        same = old.numbers["best"] == new.numbers["best"]
+        return Outcome(old, same, f"{'same' if same else 'ANOTHER'} best learning rate, {other}")
+    spread = _spread(old)
+    worst = 0.0
+    for group, curve in old.numbers["accuracy"].items():
+        worst = max(worst, abs(curve[-1] - new.numbers["accuracy"][group][-1]) / spread[group])
+    agree = _verdicts_agree(old, new)
+    kept = "the same verdicts" if agree else "OTHER verdicts"
+    how = f"final accuracies within {worst:.1f} standard deviations over seeds, {kept}"
+    return Outcome(old, worst <= DEVIATIONS and agree, f"{how}, {other}")
+
+
+def _verdicts_agree(old: Record, new: Record) -> bool:
+    """Whether every cell of a stored profile that uses `old` keeps its status with `new` in its place."""
+    module = EXPERIMENTS[old.experiment]
+    results = [result for profile in ("smoke", "laptop") if (result := _stored(module, profile))]
+    return all(module.statuses(r) == module.statuses(r.with_record(new)) for r in results)
+
+
+def _stored(module, profile: str):
+    """A profile's result where all its records are there, else None."""
+    try:
+        return module.run(module.SETTINGS.of(profile), only_stored=True)
+    except LookupError:
+        return None
+
+
+def _spread(record: Record) -> dict[str, float]:
+    """Standard deviation over seeds of each final accuracy, at least that of one sample in a thousand."""
+    same = {name: value for name, value in record.settings.items() if name != "seed"}
+    found = [records.load(path) for path in records.stored(record.experiment)]
+    rows = [r for r in found if r.kind == record.kind and {**r.settings, "seed": 0} == {**same, "seed": 0}]
+    finals = {group: [r.numbers["accuracy"][group][-1] for r in rows] for group in record.numbers["accuracy"]}
+    return {group: max(np.std(v, ddof=1) if len(v) > 1 else 0.0, 1e-3) for group, v in finals.items()}
+
+
+def note_code(outcomes: list[Outcome]) -> list[tuple[str, str, list[str]]]:
+    """Write to results/verified.json which older code gave the numbers of today's: (old, new, keys), one a pair.
+
+    A pair is noted only when every recomputed record of it holds.
+    """
+    pairs: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        new = records.code_hash(job_of(outcome.record).kind.code)
+        if outcome.record.code != new:
+            pairs.setdefault((outcome.record.code, new), []).append(outcome)
+    noted = []
+    for (old, new), rows in pairs.items():
+        if all(o.holds for o in rows):
+            keys = [o.record.key for o in rows]
+            records.add_verified(old, new, keys, "; ".join(sorted({o.how for o in rows})))
+            noted.append((old, new, keys))
+    return noted
+
+
+def pick(keys: list[str], sample: int) -> list[Record]:
+    """The records to recompute: the named ones (a prefix will do), or `sample` random ones, cheap ones first, or by
+    default the cheapest training of the smoke and of the laptop profile of each experiment.
+
+    Raises InputError for a key that no record has, or several have.
+    """
+    paths = records.stored()
+    if not paths:
+        raise InputError(
+            f"no records in {records.folder()}; compute some with: python -m bnmem run forced-memorization"
+        )
+    if keys:
+        return [records.load(_one(paths, key)) for key in keys]
+    if sample:
+        found = [records.load(path) for path in np.random.default_rng().permutation(np.array(paths, object))]
+        cheap = sorted(found, key=lambda r: r.provenance["seconds"])[: max(sample, len(found) // 2)]
+        chosen = np.random.default_rng().choice(len(cheap), min(sample, len(cheap)), replace=False)
+        return [cheap[i] for i in sorted(chosen)]
+    results = [_stored(module, profile) for module in EXPERIMENTS.values() for profile in ("smoke", "laptop")]
+    trainings = [[r for r in result.records if r.kind == "training"] for result in results if result]
+    return [min(rows, key=lambda r: r.provenance["seconds"]) for rows in trainings]
+
+
+def _one(paths, key: str):
+    fits = [path for path in paths if path.stem.startswith(key)]
+    if len(fits) != 1:
+        raise InputError(f"{len(fits)} records begin with {key!r}; list them with: python -m bnmem verify --list")
+    return fits[0]
