@@ -5,6 +5,7 @@ because each comes from a seeded stream of its own.
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 
@@ -144,8 +145,11 @@ def one_thread() -> Iterator[None]:
 
 
 def quiet(progress: bool) -> bool | None:
-    """tqdm's `disable`: no bar unless wanted, and none where nobody watches (TQDM_DISABLE=1 silences it as well)."""
-    return None if progress and "ipykernel" not in sys.modules else not progress
+    """tqdm's `disable`: no bar unless wanted, with TQDM_DISABLE=1, or where no terminal or notebook would show it."""
+    if not progress or os.environ.get("TQDM_DISABLE", "0") not in ("", "0"):
+        return True
+    ipython = sys.modules.get("IPython")
+    return False if ipython and hasattr(ipython.get_ipython(), "kernel") else None
 
 
 def _stop_if_diverged(losses: torch.Tensor, epoch: int, label: str) -> None:
