@@ -67,20 +67,25 @@ def equal_fit(result: exp.Result, tuning: str = "same") -> Figure:
     with style():
         figure, axes = panels(1, len(kinds), height=4.4, sharey=True)
         for ax, kind in zip(axes[0], kinds, strict=True):
-            for arm in result.arms:
-                for seed, record in enumerate(result.runs[tuning, kind, arm]):
-                    clean, bad = (exp.curve(record, group)[1] for group in ("clean", "corrupted"))
-                    label = LABELS[arm] if not seed else None
-                    ax.plot(clean, bad, MARKERS[arm], ms=4.5, color=COLOURS[arm], alpha=0.65, mew=0, label=label)
-            control = exp.equal_fit(result, tuning, kind)
-            if control:
-                ax.axvline(control[0], color=COLOURS["grey"], lw=1, ls=":")
+            _against_clean(ax, result, tuning, kind)
             ax.set_title(KINDS[kind])
-            ax.set_xlabel("accuracy on clean training images")
-            ax.set_xlim(0.4, 1.01)
-            ax.set_ylim(-0.02, 1.02)
         axes[0][0].set_ylabel("accuracy on corrupted")
         axes[0][0].legend(loc="upper left")
+    return figure
+
+
+def cover(result: exp.Result) -> Figure:
+    """The result in one picture: flipped labels at equal epochs (left) and at equal fit (right)."""
+    with style():
+        figure, axes = panels(1, 2, height=4.2, sharey=True)
+        left, right = axes[0]
+        for arm in result.arms:
+            _seeds_and_mean(left, result.runs["same", "flip", arm], "corrupted", "accuracy", arm)
+        _against_clean(right, result, "same", "flip")
+        left.axvline(result.settings.epochs, color=COLOURS["grey"], lw=1, ls=":")
+        left.set(title="At equal epochs, BN has memorized more", xlabel="epoch", ylabel="accuracy on flipped labels")
+        right.set_title("At equal fit, the arms lie close together")
+        left.legend(loc="lower right")
     return figure
 
 
@@ -115,6 +120,18 @@ def bought(result: exp.Result, tuning: str = "same") -> Figure:
         for ax in axes[0]:
             ax.set_xlabel("epoch")
     return figure
+
+
+def _against_clean(ax, result: exp.Result, tuning: str, kind: str) -> None:
+    for arm in result.arms:
+        for seed, record in enumerate(result.runs[tuning, kind, arm]):
+            clean, bad = (exp.curve(record, group)[1] for group in ("clean", "corrupted"))
+            label = LABELS[arm] if not seed else None
+            ax.plot(clean, bad, MARKERS[arm], ms=4.5, color=COLOURS[arm], alpha=0.65, mew=0, label=label)
+    control = exp.equal_fit(result, tuning, kind)
+    if control:
+        ax.axvline(control[0], color=COLOURS["grey"], lw=1, ls=":")
+    ax.set(xlabel="accuracy on clean training images", xlim=(0.4, 1.01), ylim=(-0.02, 1.02))
 
 
 def _seeds_and_mean(ax, rows, group: str, what: str, arm: str) -> None:
