@@ -28,7 +28,7 @@ LINES = {"batch": "-", "none": "--", "affine": "-.", "group": ":"}
 LABELS = {"batch": "BN", "none": "no norm", "affine": "affine only", "group": "GroupNorm"}
 _STYLE = {
     "figure.facecolor": "white",
-    "figure.dpi": 100,
+    "figure.dpi": 144,
     "savefig.dpi": 144,
     "savefig.facecolor": "white",
     "font.family": "DejaVu Sans",
@@ -54,6 +54,9 @@ class Figure(matplotlib.figure.Figure):
         """The figure as a PNG, equal bytes for equal figures (no date, no version inside)."""
         buffer = io.BytesIO()
         with style():
+            if self.get_layout_engine() is not None:  # lay out once: each further pass would move things a little
+                self.draw_without_rendering()
+                self.set_layout_engine("none")
             self.savefig(buffer, format="png", dpi=_STYLE["savefig.dpi"], metadata={"Software": None})
         return buffer.getvalue()
 

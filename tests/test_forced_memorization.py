@@ -129,3 +129,19 @@ def test_an_experiment_that_measures_nothing_is_refused(change, message, results
 def test_claims_cells_use_the_metrics_of_the_rules():
     cells = exp.cells(result([record(0.5, 1.0)], [record(0.1, 1.0)]))
     assert {c.metric for c in cells["C1"]} == {m.name for m in rules.RULES["C1"].metrics}
+
+
+def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
+    """book/forced_memorization.md: should a recomputed record turn one of these, the words must be written anew."""
+    r = exp.run(ForcedMemorization.of("laptop"), only_stored=True)
+    gaps = {(t, k): exp.difference(r, t, k) for t in exp.TUNINGS for k in exp.CLAIMS}
+    assert all(gap.mean > 0 for gap in gaps.values())  # "BN is ahead in all four comparisons"
+    assert [cell for cell, gap in gaps.items() if gap.low > 0] == [("best", "flip")]  # "clearly so for flipped labels"
+    for cell in gaps:
+        left = exp.equal_fit(r, *cell)[2]
+        assert left.low < 0 < left.high and left.mean < gaps[cell].mean  # "we see no difference left"
+    for kind in exp.CLAIMS:
+        ends = [exp.curve(record, "corrupted")[1][-1] for arm in r.arms for record in r.runs["same", kind, arm]]
+        assert min(ends) > 0.9  # "in the end both nets memorize nearly everything"
+        assert rules.verdict(exp.CLAIMS[kind], exp.cells(r)[exp.CLAIMS[kind]]) != rules.REPRODUCED
+        assert "fails" not in exp.statuses(r)  # "open there rather than refuted"
