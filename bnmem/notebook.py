@@ -15,13 +15,14 @@ CONTROLS = ("profile", "fresh")
 def parameters(namespace: dict, before: set[str], settings: type) -> dict:
     """The notebook's parameters as keyword arguments: what its variables hold for `profile`, `fresh` and each setting.
 
-    `before` is the set of variable names taken in the set-up cell. A name that appeared since and is no parameter is an
-    InputError with the list of names (papermill itself only warns). `before` then takes in what exists now, so that the
-    cell can be run again.
+    `before` is the set of variable names taken in the set-up cell. A name that appeared since and is no parameter is
+    an InputError with the list of names (papermill itself only warns). That is checked once: `before` then takes in
+    `*`, and a reader who runs the cell again may have made variables of their own.
     """
     known = [*CONTROLS, *settings.__dataclass_fields__]
-    reject_unknown([n for n in namespace if n not in before and not n.startswith("_") and n != "before"], known)
-    before.update(namespace)
+    if "*" not in before:
+        reject_unknown([n for n in namespace if n not in before and not n.startswith("_") and n != "before"], known)
+        before.add("*")
     return {name: namespace[name] for name in known if name in namespace}
 
 
