@@ -4,9 +4,15 @@ import argparse
 import json
 import sys
 
-from bnmem import data, plots_memorization, records, sources, verify
+from bnmem import data, plots_memorization, plots_query, records, sources, tables_membership, verify
 from bnmem.errors import Diverged, InputError
 from bnmem.settings import PROFILES
+
+TABLES = {
+    "forced_memorization": plots_memorization,
+    "membership_inference": tables_membership,
+    "query_mode": plots_query,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,7 +68,7 @@ def _run(args) -> int:
     for note in result.notes:
         print(f"note: {note}")
     print(f"{len(result.records)} records in {records.folder() / name}")
-    for row in plots_memorization.verdict_rows(result):
+    for row in TABLES[name].verdict_rows(result):
         print("  ".join(f"{key}: {value}" for key, value in row.items()))
     return 0
 

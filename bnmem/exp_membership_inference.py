@@ -16,7 +16,7 @@ from bnmem.records import Record
 from bnmem.roc import Difference
 from bnmem.rules import RULES, Cell, cell_status
 from bnmem.settings import setting
-from bnmem.shadow_summary import SHADOWS, ArmJob
+from bnmem.shadow_summary import GROUPS, SHADOWS, ArmJob
 from bnmem.shadows import Pool, Shadows
 
 NAME = "membership_inference"
@@ -47,9 +47,9 @@ class MembershipInference(Pool):
                 "pool": 400,
                 "n_test": 200,
                 "batch_size": 32,
-                "models": 8,
-                "epochs": 6,
-                "scored": (2, 3, 4, 6),
+                "models": 6,
+                "epochs": 5,
+                "scored": (1, 3, 5),
                 "queries": (32, 128),
                 "canaries": 60,
                 "guesses": 40,
@@ -156,8 +156,9 @@ def auc(result: Result, rate: float, norm: str, group: str = "all") -> np.ndarra
 
 
 def groups(result: Result, rate: float) -> list[str]:
-    """The groups with samples in this pool."""
-    return list(result.runs[rate, result.settings.norm].numbers["auc"])
+    """The groups of this pool: all samples, and where there are outliers, those and the clean ones."""
+    found = result.runs[rate, result.settings.norm].numbers["auc"]
+    return list(GROUPS) if "outliers" in found else ["all"]
 
 
 def difference(result: Result, rate: float, group: str = "all", against: str | None = None) -> Difference:
@@ -229,3 +230,19 @@ def statuses(result: Result) -> list[str]:
         cell for reading in ("equal epochs", "equal fit") for row in cells(result, reading).values() for cell in row
     ]
     return [cell_status(cell, metrics[cell.metric]) for cell in found]
+
+
+def deviations(old: Record, new: Record) -> float:
+    """How far a recomputed record lies off, in standard deviations: the mean AUC over all samples at the last epoch
+    (see `in_errors`); for an audit the right guesses, with their binomial deviation."""
+    if old.kind == "audit":
+        r, correct = old.numbers["guesses"], old.numbers["correct"]
+        return abs(correct - new.numbers["correct"]) / max(np.sqrt(correct * (r - correct) / r), 1.0)
+    return in_errors(*(np.array(record.numbers["auc"]["all"][-1]) for record in (old, new)))
+
+
+def in_errors(before: np.ndarray, after: np.ndarray) -> float:
+    """The change of a mean over targets [models], in standard errors over pairs of models; the smaller error counts."""
+    pairs = np.stack([before, after]).reshape(2, -1, 2).mean(axis=2)
+    error = max(pairs.std(axis=1, ddof=1).min() / np.sqrt(pairs.shape[1]), 1e-3)
+    return float(abs(before.mean() - after.mean()) / error)

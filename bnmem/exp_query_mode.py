@@ -11,7 +11,7 @@ import numpy as np
 
 from bnmem import jobs, lira, models, roc, shadow_summary, shadows
 from bnmem.errors import InputError
-from bnmem.exp_membership_inference import MembershipInference
+from bnmem.exp_membership_inference import MembershipInference, in_errors
 from bnmem.jobs import Kind
 from bnmem.records import Record
 from bnmem.roc import Difference
@@ -94,7 +94,8 @@ class Result:
     @property
     def modes(self) -> list[str]:
         """The ways in which the arm under study was asked: "running", then "batch B" for each size."""
-        return list(self.runs[self.settings.norm].numbers["auc"])
+        found = self.runs[self.settings.norm].numbers["auc"]
+        return ["running", *(mode for mode in map("batch {}".format, self.settings.queries) if mode in found)]
 
     def with_record(self, new: Record) -> "Result":
         """The same result with `new` in the place of the record of its key."""
@@ -133,6 +134,12 @@ def run(
     return Result(s, dict(zip(plan, found, strict=True)), jobs.check_code(KINDS, found))
 
 
+def groups(result: Result) -> list[str]:
+    """The groups of the pool: all samples, and where there are outliers, those and the clean ones."""
+    found = result.runs[result.settings.norm].numbers["auc"]["running"]
+    return list(shadow_summary.GROUPS) if "outliers" in found else ["all"]
+
+
 def auc(result: Result, norm: str, mode: str = "running", group: str = "all") -> np.ndarray:
     """AUC a target, float64 [models]; an arm that has one mode only is read in that one."""
     by_mode = result.runs[norm].numbers["auc"]
@@ -155,3 +162,9 @@ def statuses(result: Result) -> list[str]:
     """Whether each mode's shift over all samples is "up", "down" or "open" (its interval holds zero)."""
     rows = [shift(result, mode) for mode in result.modes[1:]]
     return ["up" if row.low > 0 else "down" if row.high < 0 else "open" for row in rows]
+
+
+def deviations(old: Record, new: Record) -> float:
+    """How far a recomputed record lies off: the largest change of a mean AUC over all samples, see `in_errors`."""
+    both = [{mode: np.array(by_group["all"]) for mode, by_group in r.numbers["auc"].items()} for r in (old, new)]
+    return max(in_errors(before, both[1][mode]) for mode, before in both[0].items())

@@ -2,21 +2,23 @@
 
 Training is chaotic: a nudge of 1e-7 in one weight moves the accuracy on corrupted samples by points. So a recomputed
 record must be equal bit by bit on the same processor model, thread number and library versions; elsewhere each final
-accuracy must lie within 3 standard deviations over seeds, and the verdicts of its claims must stay as they are.
+accuracy must lie within 3 standard deviations over seeds (what an experiment's `deviations` measures, where it has
+that function), and the verdicts of its claims must stay as they are.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from bnmem import exp_forced_memorization, records
+from bnmem import exp_forced_memorization, exp_membership_inference, exp_query_mode, records, shadow_cache
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
 
-EXPERIMENTS = {exp.NAME: exp for exp in (exp_forced_memorization,)}
+EXPERIMENTS = {exp.NAME: exp for exp in (exp_forced_memorization, exp_membership_inference, exp_query_mode)}
 SAME = ("processor", "device", "threads", "libraries")
 DEVIATIONS = 3.0
+MINUTES = 2
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ def recompute(record: Record, progress: bool = False) -> Outcome:
     job = job_of(record)
     if job.key() != record.key:
         return Outcome(record, False, "its key does not fit: other images, or settings whose defaults changed")
-    new = job.compute(progress)
+    with shadow_cache.scratch():
+        new = job.compute(progress)
     if all(record.provenance.get(name) == new.provenance[name] for name in SAME):
         if equal(record, new):
             return Outcome(record, True, "equal bit by bit (same processor model, threads and versions)")
@@ -67,14 +70,20 @@ def _within_tolerance(old: Record, new: Record) -> Outcome:
     if old.kind == "search":
         same = old.numbers["best"] == new.numbers["best"]
         return Outcome(old, same, f"{'same' if same else 'ANOTHER'} best learning rate, {other}")
+    worst = getattr(EXPERIMENTS[old.experiment], "deviations", _deviations)(old, new)
+    agree = _verdicts_agree(old, new)
+    kept = "the same verdicts" if agree else "OTHER verdicts"
+    how = f"final values within {worst:.1f} standard deviations over seeds, {kept}"
+    return Outcome(old, worst <= DEVIATIONS and agree, f"{how}, {other}")
+
+
+def _deviations(old: Record, new: Record) -> float:
+    """The largest change of a final accuracy, in standard deviations over seeds."""
     worst = 0.0
     for group, curve in old.numbers["accuracy"].items():
         now = new.numbers["accuracy"][group][-1]
         worst = max(worst, abs(curve[-1] - now) / _spread(old, group, now))
-    agree = _verdicts_agree(old, new)
-    kept = "the same verdicts" if agree else "OTHER verdicts"
-    how = f"final accuracies within {worst:.1f} standard deviations over seeds, {kept}"
-    return Outcome(old, worst <= DEVIATIONS and agree, f"{how}, {other}")
+    return worst
 
 
 def _verdicts_agree(old: Record, new: Record) -> bool:
@@ -127,7 +136,8 @@ def note_code(outcomes: list[Outcome]) -> list[tuple[str, str, list[str]]]:
 
 def pick(keys: list[str], sample: int) -> list[Record]:
     """The records to recompute: the named ones (a prefix will do), or `sample` random ones, cheap ones first, or by
-    default the cheapest training of the smoke and of the laptop profile of each experiment.
+    default the cheapest one (searches apart) of the smoke and of the laptop profile of each experiment; no laptop
+    record that took more than MINUTES is among those.
 
     Raises InputError for a key that no record has, or several have.
     """
@@ -144,8 +154,9 @@ def pick(keys: list[str], sample: int) -> list[Record]:
         chosen = np.random.default_rng().choice(len(cheap), min(sample, len(cheap)), replace=False)
         return [cheap[i] for i in sorted(chosen)]
     results = [_stored(module, profile) for module in EXPERIMENTS.values() for profile in ("smoke", "laptop")]
-    trainings = [[r for r in result.records if r.kind == "training"] for result in results if result]
-    return [min(rows, key=lambda r: r.provenance["seconds"]) for rows in trainings]
+    rows = [[r for r in result.records if r.kind != "search"] for result in results if result]
+    cheapest = [min(row, key=lambda r: r.provenance["seconds"]) for row in rows]
+    return [r for r in cheapest if r.provenance["seconds"] <= 60 * MINUTES]
 
 
 def _one(paths, key: str):
