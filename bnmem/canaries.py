@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bnmem import audit_one_run, data, models, scores, seeds, shadows, train
+from bnmem import audit_one_run, data, models, norms, scores, seeds, shadows, train
 from bnmem.errors import InputError
 from bnmem.jobs import Kind
 from bnmem.settings import setting
@@ -18,7 +18,7 @@ CODE = (*shadows.CODE, "audit_one_run", "canaries")
 class Audit(Pool):
     """Everything that determines one audit. The number of guesses is fixed here, before any score is seen."""
 
-    norm: str = setting("batch", "normalisation", models.NORMS)
+    norm: str = setting("batch", "normalisation", norms.NORMS)
     canaries: int = setting(400, "samples of the pool that get a wrong label and a coin flip", low=2)
     guesses: int = setting(200, "guesses, half IN and half OUT", low=2)
     confidence: float = setting(0.95, "confidence of the lower bound, a fraction", low=0.5, high=0.9999)

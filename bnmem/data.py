@@ -89,8 +89,8 @@ def load(name: str, n_train: int | None = None, n_val: int = 0, n_test: int | No
     return Dataset(name, source, train[:n_train], train[n_train:], _select(name, "test", arrays, n_test))
 
 
-def ood_images(name: str, ood: str, n: int) -> tuple[str, np.ndarray]:
-    """Up to n out-of-distribution images of the shape of data set `name`, with the name of their source.
+def ood_images(name: str, ood: str, n: int) -> np.ndarray:
+    """At least n out-of-distribution images of the shape of data set `name`.
 
     `digits` is scikit-learn's (1,797 grey images, resized to 28x28, always at hand); `sibling` is the real set of the
     same shape (MNIST and Fashion-MNIST, CIFAR-10 and CIFAR-100). uint8 [n, ...].
@@ -108,7 +108,7 @@ def ood_images(name: str, ood: str, n: int) -> tuple[str, np.ndarray]:
         raise InputError(
             f"{n:,} OOD images are needed and {ood} holds {len(images):,}; lower the rate or the number of images"
         )
-    return ood if ood == "digits" else info.ood, images[:n] if ood == "sibling" else images
+    return images
 
 
 def flip(labels: np.ndarray, rate: float, classes: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -146,7 +146,7 @@ def corrupt(dataset: Dataset, kind: str, rate: float, seed: int, ood: str = "dig
         labels, rows = flip(train.labels, rate, classes, rng)
         return Corrupted(train.images, labels, true, rows, nothing)
     if kind == "ood":
-        _, foreign = ood_images(dataset.name, ood, round(rate * len(train)))
+        foreign = ood_images(dataset.name, ood, round(rate * len(train)))
         images, labels, rows = mix_ood(train.images, train.labels, foreign, rate, classes, rng)
         true[rows] = -1
         return Corrupted(images, labels, true, nothing, rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bnmem import jobs, models
+from bnmem import jobs, norms
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
@@ -30,8 +30,8 @@ FIT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 class ForcedMemorization(Common):
     """The experiment's parameters; every one can be set through papermill."""
 
-    norm: str = setting("batch", "normalisation under study", models.NORMS)
-    against: str = setting("none", "normalisation it is compared with", models.NORMS)
+    norm: str = setting("batch", "normalisation under study", norms.NORMS)
+    against: str = setting("none", "normalisation it is compared with", norms.NORMS)
     corruptions: tuple = setting(("flip", "ood"), "kinds of corruption", tuple(CLAIMS))
     lr: float = setting(0.02, "learning rate of the comparison at the same settings", low=1e-8)
     lrs: tuple = setting((0.005, 0.01, 0.02, 0.05, 0.1, 0.2), "learning rates to choose each arm's best from", low=1e-8)

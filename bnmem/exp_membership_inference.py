@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bnmem import canaries, jobs, models, roc, shadows
+from bnmem import canaries, jobs, norms, roc, shadows
 from bnmem.canaries import AUDIT, Audit
 from bnmem.errors import InputError
 from bnmem.jobs import Job
@@ -29,9 +29,9 @@ FIT_TOLERANCE = 0.005  # two arms fit equally well when their accuracies on clea
 class MembershipInference(Pool):
     """The experiment's parameters; every one can be set through papermill."""
 
-    norm: str = setting("batch", "normalisation under study", models.NORMS)
-    against: str = setting("none", "normalisation it is compared with", models.NORMS)
-    also: tuple = setting(("affine",), "further arms; naming one of the two adds nothing", models.NORMS)
+    norm: str = setting("batch", "normalisation under study", norms.NORMS)
+    against: str = setting("none", "normalisation it is compared with", norms.NORMS)
+    also: tuple = setting(("affine",), "further arms; naming one of the two adds nothing", norms.NORMS)
     corruption: str = setting("flip", "how outliers are made", ("flip", "ood"))
     rates: tuple = setting((0.0, 0.01, 0.05), "outlier fractions of the pools", low=0.0, high=0.5)
     models: int = setting(16, "shadow models an arm, in complementary pairs", low=1, high=shadows.STRIDE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bnmem import jobs, lira, models, roc, shadow_summary, shadows
+from bnmem import jobs, lira, norms, roc, shadow_summary, shadows
 from bnmem.errors import InputError
 from bnmem.exp_membership_inference import MembershipInference, in_errors
 from bnmem.jobs import Kind
@@ -56,8 +56,8 @@ KINDS = (QUERIES,)
 class QueryMode(Pool):
     """The experiment's parameters; every one can be set through papermill."""
 
-    norm: str = setting("batch", "normalisation whose query mode is studied", models.NORMS)
-    against: str = setting("none", "normalisation it is compared with", models.NORMS)
+    norm: str = setting("batch", "normalisation whose query mode is studied", norms.NORMS)
+    against: str = setting("none", "normalisation it is compared with", norms.NORMS)
     corruption: str = setting("flip", "how outliers are made", ("flip", "ood"))
     rate: float = setting(0.05, "outlier fraction of the pool", low=0.0, high=0.5)
     models: int = setting(16, "shadow models an arm, in complementary pairs", low=1, high=shadows.STRIDE)

@@ -1,18 +1,12 @@
-"""Nets, and one switch that replaces the batch normalisation of any of them by something else.
-
-Every net is born with BatchNorm2d and then switched, so all arms of a comparison share the weights they have in common.
-"""
-
-import copy
-from math import gcd
+"""Nets. Each is born with BatchNorm2d and then switched, so all arms of a comparison share what they can share."""
 
 import torch
 from torch import nn
 
 from bnmem import seeds
 from bnmem.errors import InputError
+from bnmem.norms import with_norm
 
-NORMS = ("batch", "none", "affine", "group")
 INITS = ("torch", "he")
 
 
@@ -80,22 +74,73 @@ class ResNet(nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-ARCHS = {
-    "lenet": lambda channels, size, classes: LeNet(channels, size, classes),
-    "resnet8": lambda channels, size, classes: ResNet(channels, classes, 1),
-}
+class Dense(nn.Module):
+    """A DenseNet-BC layer: a 1x1 convolution to 4 x growth channels and a 3x3 one to `growth`, joined to the input."""
 
-
-class Affine2d(nn.Module):
-    """BatchNorm2d without the statistics: gamma x + beta for each channel. x [n, C, H, W]."""
-
-    def __init__(self, channels: int):
+    def __init__(self, inner: int, growth: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.conv1 = nn.Conv2d(inner, 4 * growth, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(4 * growth)
+        self.conv2 = nn.Conv2d(4 * growth, growth, 3, 1, 1, bias=False)
 
     def forward(self, x):
-        return x * self.weight[:, None, None] + self.bias[:, None, None]
+        inner = self.conv1(torch.relu(self.norm1(x)))
+        return torch.cat([x, self.conv2(torch.relu(self.norm2(inner)))], 1)
+
+
+class DenseNet(nn.Module):
+    """A thin DenseNet-BC: three blocks of two layers, growth 8, half of the channels kept between blocks.
+
+    Input [n, channels, H, W]; output logits [n, classes].
+    """
+
+    def __init__(self, channels: int, classes: int, layers: int = 2, growth: int = 8):
+        super().__init__()
+        width = 2 * growth
+        parts = [nn.Conv2d(channels, width, 3, 1, 1, bias=False)]
+        for block in range(3):
+            if block:
+                kept = width // 2
+                parts += [nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, kept, 1, bias=False), nn.AvgPool2d(2)]
+                width = kept
+            for _ in range(layers):
+                parts.append(Dense(width, growth))
+                width += growth
+        self.features = nn.Sequential(*parts, nn.BatchNorm2d(width), nn.ReLU())
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+def _resnet18(channels: int, size: int, classes: int) -> nn.Module:
+    """torchvision's, with the stem for small images: a 3x3 convolution of stride 1 and no pooling."""
+    from torchvision.models import resnet18
+
+    net = resnet18(num_classes=classes)
+    net.conv1, net.maxpool = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.Identity()
+    return net
+
+
+def _densenet121(channels: int, size: int, classes: int) -> nn.Module:
+    """torchvision's, with the stem for small images."""
+    from torchvision.models import densenet121
+
+    net = densenet121(num_classes=classes)
+    net.features.conv0, net.features.pool0 = nn.Conv2d(channels, 64, 3, 1, 1, bias=False), nn.Identity()
+    return net
+
+
+# name -> (channels, size of a side, classes) -> a net with BatchNorm2d
+ARCHS = {
+    "lenet": LeNet,
+    "resnet8": lambda channels, size, classes: ResNet(channels, classes, 1),
+    "resnet20": lambda channels, size, classes: ResNet(channels, classes, 3),
+    "densenet": lambda channels, size, classes: DenseNet(channels, classes),
+    "resnet18": _resnet18,
+    "densenet121": _densenet121,
+}
 
 
 def make(arch: str, norm: str, shape: tuple[int, ...], classes: int, seed: int, init: str = "torch") -> nn.Module:
@@ -117,43 +162,6 @@ def make(arch: str, norm: str, shape: tuple[int, ...], classes: int, seed: int, 
         if init == "he":
             _he(model)
     return with_norm(model, norm, seed)
-
-
-def with_norm(model: nn.Module, norm: str, seed: int = 0) -> nn.Module:
-    """A copy of any model whose BatchNorm2d layers are replaced.
-
-    batch: unchanged. none: removed, and convolutions without bias get one (torch's default draw, from a stream of its
-    own). affine: gamma and beta stay, the statistics go. group: GroupNorm with gcd(C, 8) groups.
-    Raises InputError for an unknown norm, or a model that has no BatchNorm2d.
-    """
-    if norm not in NORMS:
-        raise InputError(f"unknown norm {norm!r}; choose one of {', '.join(NORMS)}")
-    model = copy.deepcopy(model)
-    layers = [name for name, layer in model.named_modules() if isinstance(layer, nn.BatchNorm2d)]
-    if not layers:
-        raise InputError(f"{type(model).__name__} has no BatchNorm2d layer to replace; pass the model born with them")
-    if norm == "batch":
-        return model
-    for name in layers:
-        model.set_submodule(name, _replacement(model.get_submodule(name), norm))
-    if norm == "none":
-        generator = torch.Generator().manual_seed(seeds.torch_seed(seed, "bias"))
-        for conv in model.modules():
-            if isinstance(conv, nn.Conv2d) and conv.bias is None:
-                bound = conv.weight[0].numel() ** -0.5
-                bias = torch.empty(conv.out_channels).uniform_(-bound, bound, generator=generator)
-                conv.bias = nn.Parameter(bias.to(conv.weight))
-    return model
-
-
-def _replacement(layer: nn.BatchNorm2d, norm: str) -> nn.Module:
-    if norm == "none":
-        return nn.Identity()
-    channels = layer.num_features
-    new = nn.GroupNorm(gcd(channels, 8), channels, eps=layer.eps) if norm == "group" else Affine2d(channels)
-    if layer.affine:
-        new.weight.data, new.bias.data = layer.weight.data.clone(), layer.bias.data.clone()
-    return new
 
 
 def _he(model: nn.Module) -> None:

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bnmem import data, masks, models, records, scores, seeds, shadow_cache, train
+from bnmem import data, masks, models, norms, records, scores, seeds, shadow_cache, train
 from bnmem.errors import Diverged, InputError
 from bnmem.settings import Settings, setting
 from bnmem.sources import SETS
 
-CODE = ("data", "masks", "models", "scores", "seeds", "shadow_cache", "shadows", "sources", "train")
+CODE = ("data", "masks", "models", "norms", "scores", "seeds", "shadow_cache", "shadows", "sources", "train")
 STRIDE = 10_000  # model m has the streams of seed STRIDE * seed + m
 _ONE_TRAINING = threading.Lock()  # a process trains one model at a time: torch's threads and random state are its own
 
@@ -53,7 +53,7 @@ class Pool(Settings):
 class Shadows(Pool):
     """Everything that determines one arm of shadow models."""
 
-    norm: str = setting("batch", "normalisation", models.NORMS)
+    norm: str = setting("batch", "normalisation", norms.NORMS)
     corruption: str = setting("none", "how samples of the pool are made atypical", data.CORRUPTIONS)
     rate: float = setting(0.0, "atypical fraction of the pool", low=0.0, high=0.5)
     models: int = setting(16, "shadow models, in complementary pairs", low=1, high=STRIDE)

@@ -47,8 +47,7 @@ def value_at(x, y, at: float) -> float:
     return float(np.interp(at, x, y, left=np.nan, right=np.nan))
 
 
-def interval(i: Interval, digits: int = 2) -> str:
-    """ "+0.24 [+0.10, +0.38]"; the mean alone where one value gives no interval."""
-    if i.n == 1:
-        return f"{i.mean:+.{digits}f} (one value)"
-    return f"{i.mean:+.{digits}f} [{i.low:+.{digits}f}, {i.high:+.{digits}f}]"
+def interval(i: Interval, digits: int = 2, sign: str = "+") -> str:
+    """ "+0.24 [+0.10, +0.38]"; the mean alone where one value gives no interval. sign "" leaves the plus out."""
+    mean, low, high = (f"{value:{sign}.{digits}f}" for value in (i.mean, i.low, i.high))
+    return f"{mean} (one value)" if i.n == 1 else f"{mean} [{low}, {high}]"

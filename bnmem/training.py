@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from bnmem import data, models, train
+from bnmem import data, models, norms, train
 from bnmem.errors import Diverged
 from bnmem.jobs import Kind
 from bnmem.ratio import gamma_over_sigma
@@ -15,7 +15,7 @@ from bnmem.settings import Settings, setting
 from bnmem.sources import SETS
 
 RATIO_SAMPLES = 1000  # training images whose statistics are sigma in the curves of gamma/sigma
-CODE = ("data", "models", "ratio", "seeds", "sources", "train", "training")
+CODE = ("data", "models", "norms", "ratio", "seeds", "sources", "train", "training")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Common(Settings):
 class Training(Common):
     """Everything that determines one training."""
 
-    norm: str = setting("batch", "normalisation", models.NORMS)
+    norm: str = setting("batch", "normalisation", norms.NORMS)
     corruption: str = setting("none", "how training samples are made atypical", data.CORRUPTIONS)
     lr: float = setting(0.02, "learning rate", low=1e-8)
     epochs: int = setting(90, "epochs", low=1)
@@ -51,7 +51,7 @@ class Training(Common):
 class Search(Common):
     """Uncorrupted trainings with each learning rate under seeds 0 .. seeds - 1."""
 
-    norm: str = setting("batch", "normalisation", models.NORMS)
+    norm: str = setting("batch", "normalisation", norms.NORMS)
     epochs: int = setting(30, "epochs", low=1)
     lrs: tuple = setting((0.005, 0.01, 0.02, 0.05, 0.1, 0.2), "learning rates to try", low=1e-8)
     seeds: int = setting(2, "seeds a learning rate", low=1)
@@ -93,6 +93,7 @@ def compute(s: Training, progress: bool = False) -> tuple[dict, dict]:
     model = model.to(where, memory_format=torch.channels_last)
     x = train.to_images(bad.images, dataset.info, where)
     y = torch.from_numpy(bad.labels).to(where)
+    norms.measure_frozen(model, train.batch_of(x, slice(RATIO_SAMPLES)))
     parts = {"train": (x, bad.labels)}
     parts |= {
         name: (train.to_images(split.images, dataset.info, where), split.labels)

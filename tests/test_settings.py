@@ -8,7 +8,7 @@ from bnmem.settings import PROFILES
 from bnmem.training import Training
 
 BAD = [
-    ({"norm": "batchnorm"}, "choose from batch, none, affine, group"),
+    ({"norm": "batchnorm"}, "choose from batch, none, affine, group, layer, instance, frozen"),
     ({"dataset": "imagenet"}, "choose from mnist, fashion_mnist, cifar10, cifar100"),
     ({"arch": "vgg"}, "choose from lenet, resnet8"),
     ({"rate": 0.6}, "from 0.0 to 0.5"),
