@@ -59,6 +59,7 @@ def compute(s: Audit, progress: bool = False) -> tuple[dict, dict]:
     net = net.to(where, memory_format=torch.channels_last)
     x, x_test = (train.to_images(images, info, where) for images in (bad.images, selection.test.images))
     rows = torch.from_numpy(np.flatnonzero(trained)).to(where)
+    norms.measure_frozen(net, train.batch_of(x, rows[: shadows.FROZEN_SAMPLES]))
     train.fit(
         net, x[rows], torch.from_numpy(bad.labels).to(where)[rows], epochs=s.epochs, lr=s.lr, batch_size=s.batch_size,
         optimizer=s.optimizer, momentum=s.momentum, weight_decay=s.weight_decay, seed=s.seed,

@@ -26,6 +26,7 @@ from bnmem.settings import Settings, setting
 from bnmem.sources import SETS
 
 CODE = ("data", "masks", "models", "norms", "scores", "seeds", "shadow_cache", "shadows", "sources", "train")
+FROZEN_SAMPLES = 1000  # of a model's own half: the constants of frozen normalisation
 STRIDE = 10_000  # model m has the streams of seed STRIDE * seed + m
 _ONE_TRAINING = threading.Lock()  # a process trains one model at a time: torch's threads and random state are its own
 
@@ -118,6 +119,8 @@ def train_one(s: Shadows, m: int) -> dict[str, np.ndarray]:
     net = models.make(s.arch, s.norm, info.shape, info.classes, STRIDE * s.seed + m, s.init)
     net = net.to(where, memory_format=torch.channels_last)
     x, x_test = (train.to_images(images, info, where) for images in (bad.images, selection.test.images))
+    rows = torch.from_numpy(inside).to(where)
+    norms.measure_frozen(net, train.batch_of(x, rows[:FROZEN_SAMPLES]))
     out, test = {}, []
 
     def measure(epoch, net):
@@ -127,7 +130,6 @@ def train_one(s: Shadows, m: int) -> dict[str, np.ndarray]:
             out[f"correct_{epoch}"] = scores.correct(z, bad.labels)
             test.append(scores.correct(train.logits(net, x_test), selection.test.labels).mean())
 
-    rows = torch.from_numpy(inside).to(where)
     train.fit(
         net, x[rows], torch.from_numpy(bad.labels[inside]).to(where), epochs=s.epochs, lr=s.lr, batch_size=s.batch_size,
         optimizer=s.optimizer, momentum=s.momentum, weight_decay=s.weight_decay, seed=STRIDE * s.seed + m,
