@@ -123,4 +123,4 @@ def _image(ax, result: exp.Result, rate: float, record, i: int) -> None:
         name, truth = str(label), str(true)
     trained = name if label == true else f"{name}\n(a {truth})"
     ax.set_title(trained, fontsize=8, loc="center", pad=3)
-    ax.set_xlabel(f"{record.arrays['d_prime'][i]:.1f}", fontsize=9)
+    ax.set_xlabel(f"{round(float(record.arrays['d_prime'][i]), 1) + 0.0:.1f}", fontsize=9)

@@ -9,16 +9,15 @@ from bnmem.tables_membership import signed
 
 
 def modes(result: exp.Result) -> Figure:
-    """Left: AUC of the arm under study by query mode, a dot a pair of models. Right: its gap to the other arm."""
+    """Left: AUC of the arm under study by query mode, a line a pair of models. Right: its gap to the other arm."""
     s, names = result.settings, result.modes
     with style():
         figure, axes = panels(1, 2, height=4.2)
         left, right = axes[0]
+        by_pair = np.array([exp.auc(result, s.norm, mode).reshape(-1, 2).mean(axis=1) for mode in names])
+        left.plot(by_pair, MARKERS[s.norm] + "-", ms=5, lw=0.8, color=COLOURS[s.norm], alpha=0.5, mew=0)
         for x, mode in enumerate(names):
-            pairs = exp.auc(result, s.norm, mode).reshape(-1, 2).mean(axis=1)
-            jitter = np.linspace(-0.2, 0.2, len(pairs))
-            left.plot(x + jitter, pairs, MARKERS[s.norm], ms=5, color=COLOURS[s.norm], alpha=0.7, mew=0)
-            left.plot([x - 0.3, x + 0.3], [pairs.mean()] * 2, color=COLOURS[s.norm], lw=3)
+            left.plot([x - 0.3, x + 0.3], [by_pair[x].mean()] * 2, color=COLOURS[s.norm], lw=3)
             gap = exp.gap(result, mode)
             right.errorbar(
                 x, gap.mean, [[gap.mean - gap.low], [gap.high - gap.mean]], fmt=MARKERS[s.norm], ms=7, capsize=5, lw=2,

@@ -88,7 +88,9 @@ def test_without_records_the_way_out_is_named():
 def test_by_default_one_laptop_and_one_smoke_training_are_picked(committed):
     picked = verify.pick([], 0)
     assert sorted(r.settings.get("n_train", 5000) for r in picked if r.experiment == exp.NAME) == [400, 5000]
-    assert all(r.kind == "training" for r in picked)
+    assert all(r.kind == "training" for r in picked if r.experiment == exp.NAME)
+    assert {r.experiment for r in picked} == set(verify.EXPERIMENTS)
+    assert all(r.provenance["seconds"] <= 60 * verify.MINUTES and r.kind != "search" for r in picked)
 
 
 def test_verdicts_are_compared_with_the_new_record_in_its_place(committed):
