@@ -61,10 +61,8 @@ def accuracy_rows(result: exp.Result) -> list[dict[str, str]]:
                 row[f"accuracy, {name}"] = f"{exp.accuracy(result, rate, arm, group)[-1].mean():.3f}"
             outliers = result.runs[rate, arm].numbers["accuracy"].get("in_outliers")
             row["outliers memorized"] = f"{np.mean(outliers[-1]):.3f}" if outliers else "none there"
-            if arm == result.settings.norm:
-                row["test, minus this arm"] = "0"
-            else:
-                row["test, minus this arm"] = signed(test_gap(result, rate, arm))
+            ours = f"test, {LABELS[result.settings.norm]} − this arm"
+            row[ours] = "0" if arm == result.settings.norm else signed(test_gap(result, rate, arm))
             rows.append(row)
     return rows
 
@@ -178,7 +176,7 @@ def record_rows(result: exp.Result) -> list[dict[str, str]]:
 def glue_values(result: exp.Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s = result.settings
-    values = {"models": str(s.models), "pool": f"{s.pool:,}", "epochs": str(s.epochs)}
+    values = {"models": str(s.models), "pool": str(s.pool), "epochs": str(s.epochs)}
     for rate in rates(result):
         name = f"{100 * rate:g}"
         for arm, role in ((s.norm, "ours"), (s.against, "theirs")):

@@ -59,17 +59,17 @@ before = set(dir())
 profile = "laptop"  # smoke, laptop, grid or paper
 fresh = False  # compute anew even where a record exists
 dataset = None  # mnist, fashion_mnist, cifar10 or cifar100
-arch = None  # lenet or resnet8
-norm = None  # the normalization under study: batch, none, affine or group
+arch = None  # lenet, resnet8, resnet20, densenet, resnet18 or densenet121
+norm = None  # under study: batch, none, affine, group, layer, instance or frozen
 against = None  # the one it is compared with
 also = None  # further arms, for example ["affine", "group"]
 corruption = None  # flip or ood: how outliers are made
-rates = None  # outlier fractions of the pools, for example [0.0, 0.01, 0.05]
+rates = None  # outlier fractions of the pools, as [0.0, 0.01, 0.05]
 models = None  # shadow models an arm, even, 6 or more
 pool = None  # samples of the pool; every model trains on half of them
 lr = None  # learning rate
 epochs = None  # epochs of every training; `scored` must end with it
-scored = None  # epochs after which the pool is scored, for example [2, 4, 10]
+scored = None  # epochs after which to score the pool, as [2, 4, 10]
 seed = None  # seed of all streams
 
 # %% [markdown]

@@ -58,13 +58,13 @@ before = set(dir())
 profile = "laptop"  # smoke, laptop, grid or paper
 fresh = False  # compute anew even where a record exists
 dataset = None  # mnist, fashion_mnist, cifar10 or cifar100
-arch = None  # lenet or resnet8
-norm = None  # the normalization whose query mode is studied: batch, none, affine or group
+arch = None  # lenet, resnet8, resnet20, densenet, resnet18 or densenet121
+norm = None  # under study: batch, none, affine, group, layer, instance or frozen
 against = None  # the one it is compared with
 corruption = None  # flip or ood: how outliers are made
 rate = None  # outlier fraction of the pool
 models = None  # shadow models an arm, even, 6 or more
-queries = None  # batch sizes of the query with batch statistics, for example [32, 128, 512]
+queries = None  # sizes of the query batches, as [32, 128, 512]
 seed = None  # seed of all streams
 
 # %% [markdown]
