@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 
-from bnmem import data, plots_memorization, plots_query, records, sources, tables_membership, verify
+from bnmem import data, plots_gradients, plots_memorization, plots_query, records, sources, tables_membership, verify
 from bnmem.errors import Diverged, InputError
 from bnmem.settings import PROFILES
 
 TABLES = {
     "forced_memorization": plots_memorization,
+    "gradient_norms": plots_gradients,
     "membership_inference": tables_membership,
     "query_mode": plots_query,
 }

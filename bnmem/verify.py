@@ -10,12 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmem import exp_forced_memorization, exp_membership_inference, exp_query_mode, records, shadow_cache
+from bnmem import (
+    exp_forced_memorization,
+    exp_gradient_norms,
+    exp_membership_inference,
+    exp_query_mode,
+    records,
+    shadow_cache,
+)
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
 
-EXPERIMENTS = {exp.NAME: exp for exp in (exp_forced_memorization, exp_membership_inference, exp_query_mode)}
+EXPERIMENTS = {
+    exp.NAME: exp for exp in (exp_forced_memorization, exp_gradient_norms, exp_membership_inference, exp_query_mode)
+}
 SAME = ("processor", "device", "threads", "libraries")
 DEVIATIONS = 3.0
 MINUTES = 2
