@@ -98,6 +98,12 @@ def test_set_up_is_the_same_in_every_notebook(path):
     assert path.stem not in EXPERIMENTS or "before = set(dir())" in path.read_text()
 
 
+@notebooks
+def test_set_up_never_replaces_the_libraries_of_a_live_kernel(path):
+    installs = [line for line in path.read_text().splitlines() if '"install"' in line]
+    assert installs and all('"--no-deps"' in line for line in installs)
+
+
 def papermill(results, name, *parameters):
     command = [
         sys.executable,
