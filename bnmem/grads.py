@@ -43,9 +43,10 @@ def norms(
 
     model: logits [n, classes] from x; on x's device, in any mode: what is not a normalisation layer runs in eval mode
     (so dropout is off) in all four definitions. Its parameters belong to Conv2d, Linear, BatchNorm, GroupNorm,
-    LayerNorm, InstanceNorm, PReLU or Affine2d layers, each called on inputs whose first axis is the sample, any number
-    of times; one parameter may sit in several layers. Parameters with requires_grad=False are left out of the norm.
-    Batch statistics are those of BatchNorm layers; normalisation by hand inside a forward counts as part of the net.
+    LayerNorm, InstanceNorm, PReLU, Affine2d or FrozenNorm2d layers, each called on inputs whose first axis is the
+    sample, any number of times; one parameter may sit in several layers. Parameters with requires_grad=False are left
+    out of the norm. Batch statistics are those of BatchNorm layers (FrozenNorm2d keeps its constants in every
+    definition); normalisation by hand inside a forward counts as part of the net.
     x: [n, ...], the parameters' dtype, any memory format. y: int64 [n], 0 <= y < classes.
     bn: the definition (see the module). In `frozen`, `loss` and `param` all of x is one batch, n >= 2.
     per_layer: norms by layer (weight and bias together), under the layer's name in model.named_modules(); a parameter

@@ -2,7 +2,7 @@
 
 A rule is made for one call of one layer. It runs the layer with stand-in parameters, and turns the gradient of the
 output into per-sample gradients of the parameters, or straight into their norms where that is cheaper. A rule
-exists for a layer only if the layer's forward is torch's own: a subclass that overrides it has none.
+exists for a layer only if the layer's forward and train are the known ones: a subclass that overrides them has none.
 """
 
 from functools import lru_cache
@@ -13,7 +13,7 @@ from torch import nn
 
 from bnmem.errors import InputError
 from bnmem.grads_linear import Conv2d, Linear, Rule, sums
-from bnmem.norms import Affine2d
+from bnmem.norms import Affine2d, FrozenNorm2d
 
 
 class Affine(Rule):
@@ -58,11 +58,13 @@ class BatchNorm(Affine):
                 )
             return _Constant.apply(x, self.scale(x, weight), lambda x: out)
         self.mean, self.inverse = mean, (variance + layer.eps).rsqrt()
-        return _Constant.apply(
-            x,
-            self.scale(x, weight),
-            lambda x: F.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps),
-        )
+
+        def run(x):
+            return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, layer.eps)
+
+        if any(p is not None and p.requires_grad for p in (weight, bias)):
+            return run(x)
+        return _Constant.apply(x, self.scale(x, weight), run)
 
     def scale(self, x, weight):
         return (self.inverse if weight is None else self.inverse * weight).view(self.shape(x))
@@ -82,6 +84,13 @@ class BatchNorm(Affine):
         x, g, mask = x.view(1, n * c, -1), g.view(1, n * c, -1), (False, "weight" in names, "bias" in names)
         sums = torch.ops.aten.native_batch_norm_backward(g, x, None, None, None, mean, inverse, True, 0.0, mask)[1:]
         return {name: s.view(n, c) for name, s in zip(("weight", "bias"), sums, strict=True) if name in names}
+
+
+class FrozenNorm(BatchNorm):
+    """Its own constants in every definition."""
+
+    def __init__(self, layer, bn):
+        super().__init__(layer, "eval")
 
 
 class GroupNorm(Affine):
@@ -128,6 +137,7 @@ class PReLU(Rule):
 RULES = {
     nn.Conv2d: Conv2d,
     nn.Linear: Linear,
+    FrozenNorm2d: FrozenNorm,
     nn.modules.batchnorm._BatchNorm: BatchNorm,
     nn.GroupNorm: GroupNorm,
     nn.LayerNorm: LayerNorm,
@@ -139,10 +149,10 @@ RULES = {
 
 @lru_cache
 def rule_of_type(kind: type) -> type[Rule] | None:
-    """The rule for layers of this class, or None if there is none or its forward is not the one that the rule knows."""
+    """The rule for layers of this class, or None if there is none or the class does what the rule does not know."""
     for known, made in RULES.items():
-        if issubclass(kind, known) and kind.forward is known.forward:
-            same = getattr(kind, "_conv_forward", None) is getattr(known, "_conv_forward", None)
+        if issubclass(kind, known):
+            same = all(getattr(kind, f, None) is getattr(known, f, None) for f in ("forward", "_conv_forward", "train"))
             return made if same else None
     return None
 

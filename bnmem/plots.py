@@ -11,21 +11,27 @@ from contextlib import contextmanager
 import matplotlib as mpl
 import matplotlib.figure
 
-# Okabe and Ito's palette; one colour a meaning, in every figure of the book.
+from bnmem.norms import NORMS
+
+# Okabe and Ito's palette, with one of Tol's; one colour a meaning, in every figure of the book.
 COLOURS = {
     "batch": "#0072B2",
     "none": "#D55E00",
     "affine": "#009E73",
     "group": "#CC79A7",
+    "layer": "#56B4E9",
+    "instance": "#882255",
+    "frozen": "#000000",
     "outlier": "#D55E00",
     "typical": "#0072B2",
     "exact": "#0072B2",
     "fixed": "#E69F00",
     "grey": "#666666",
 }
-MARKERS = {"batch": "o", "none": "s", "affine": "^", "group": "D"}
-LINES = {"batch": "-", "none": "--", "affine": "-.", "group": ":"}
-LABELS = {"batch": "BN", "none": "no norm", "affine": "affine only", "group": "GroupNorm"}
+MARKERS = dict(zip(NORMS, "os^DvPX", strict=True))
+LINES = dict(zip(NORMS, ("-", "--", "-.", ":", (0, (1, 3)), (0, (5, 1)), (0, (3, 1, 1, 1))), strict=True))
+_NAMES = ("BN", "no norm", "affine only", "GroupNorm", "LayerNorm", "InstanceNorm", "frozen BN")
+LABELS = dict(zip(NORMS, _NAMES, strict=True))
 _STYLE = {
     "figure.facecolor": "white",
     "figure.dpi": 144,

@@ -33,7 +33,7 @@ def distributions(result: exp.Result) -> Figure:
                     options = {"bins": np.linspace(-6, 3, 46), "density": True, "color": COLOURS[colour]}
                     ax.hist(logs, alpha=0.25, **options)
                     ax.hist(logs, histtype="step", lw=1.8, label=name, **options)
-                ax.set_title(f"{LABELS.get(arm, arm)}, epoch {at[checkpoint]:g}")
+                ax.set_title(f"{LABELS[arm]}, epoch {at[checkpoint]:g}")
                 ax.set_yticks([])
                 ax.grid(visible=False)
         for ax in axes[-1]:
@@ -72,9 +72,9 @@ def detection(result: exp.Result) -> Figure:
         figure, axes = panels(1, 2, height=4.2)
         for arm in result.arms:
             look = {
-                "color": COLOURS.get(arm, COLOURS["grey"]),
-                "ls": LINES.get(arm, "-"),
-                "label": LABELS.get(arm, arm),
+                "color": COLOURS[arm],
+                "ls": LINES[arm],
+                "label": LABELS[arm],
             }
             for ax, curves in ((axes[0][0], exp.auroc(result, arm)), (axes[0][1], exp.foretells(result, arm))):
                 ax.plot(at, curves.mean(axis=0), **look)
@@ -96,7 +96,7 @@ def theory(result: exp.Result) -> Figure:
         figure, axes = panels(1, 2, height=4.2)
         left, right = axes[0]
         for arm in result.arms:
-            look = {"color": COLOURS.get(arm, COLOURS["grey"]), "label": LABELS.get(arm, arm), "ls": "", "marker": "o"}
+            look = {"color": COLOURS[arm], "label": LABELS[arm], "ls": "", "marker": "o"}
             for seed, record in enumerate(result.runs[arm]):
                 fit, norm = record.numbers["accuracy"]["clean"][1:], 2 ** exp.log2_median(record, True)[1:]
                 left.plot(
@@ -110,8 +110,8 @@ def theory(result: exp.Result) -> Figure:
             right.plot(at, np.mean(ratios, axis=0), color=COLOURS["grey"], lw=3, label="γ/σ of the last BN layer")
         for other in result.arms[1:]:
             curves = exp.over(result, "frozen", other, "last")
-            label = f"measured, over {LABELS.get(other, other)}"
-            right.plot(at, 2 ** curves.mean(axis=0), LINES.get(other, "-"), color=COLOURS.get(other), label=label)
+            label = f"measured, over {LABELS[other]}"
+            right.plot(at, 2 ** curves.mean(axis=0), LINES[other], color=COLOURS[other], label=label)
         right.axhline(1, color=COLOURS["grey"], lw=1, ls=":")
         right.set(yscale="log", xlabel="epoch", title="last convolution, noisy samples")
         right.legend(loc="best", fontsize=9)
@@ -137,7 +137,7 @@ def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
     rows = []
     for other in result.arms[1:]:
         for level, gap in exp.equal_fit(result, "eval", other).items():
-            rows.append({"against": LABELS.get(other, other), "clean accuracy": f"{level:g}", "ratio": factor(gap)})
+            rows.append({"against": LABELS[other], "clean accuracy": f"{level:g}", "ratio": factor(gap)})
     return rows
 
 
@@ -148,7 +148,7 @@ def detection_rows(result: exp.Result) -> list[dict[str, str]]:
     for arm in result.arms:
         area, rank = exp.auroc(result, arm)[:, inside], exp.foretells(result, arm)[:, inside]
         best = int(area.mean(axis=0).argmax())
-        row = {"arm": LABELS.get(arm, arm), "best epoch": f"{exp.epochs(result)[inside][best]:g}"}
+        row = {"arm": LABELS[arm], "best epoch": f"{exp.epochs(result)[inside][best]:g}"}
         row["AUROC there"] = interval(t_interval(area[:, best]), sign="")
         row["rank correlation there"] = interval(t_interval(rank[:, best]))
         rows.append(row | {f"AUROC at epoch {result.settings.compared}": interval(t_interval(area[:, -1]), sign="")})
@@ -170,7 +170,7 @@ def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
 def record_rows(result: exp.Result) -> list[dict[str, str]]:
     """Table: where the numbers come from."""
     return [
-        {"what": f"{LABELS.get(arm, arm)}, seed {seed}", "record": record.line}
+        {"what": f"{LABELS[arm]}, seed {seed}", "record": record.line}
         for arm, rows in result.runs.items()
         for seed, record in enumerate(rows)
     ]
@@ -201,4 +201,4 @@ def _factor(cell: rules.Cell) -> str:
 
 
 def _name(result: exp.Result) -> str:
-    return " over ".join(LABELS.get(arm, arm) for arm in (result.settings.norm, result.settings.against))
+    return " over ".join(LABELS[arm] for arm in (result.settings.norm, result.settings.against))

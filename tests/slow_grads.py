@@ -111,6 +111,7 @@ NETS = {
     "lenet": lenet,
     "lenet-none": lambda: lenet("none"),
     "lenet-affine": lambda: lenet("affine"),
+    "lenet-frozen": lambda: lenet("frozen"),
     "resnet8": resnet8,
     "resnet8-group": lambda: resnet8("group"),
     "resnet18": lambda: small_image(resnet18),
@@ -129,6 +130,7 @@ def case(name, n=5, dtype=torch.float64, layout=torch.contiguous_format):
                 nn.init.uniform_(layer.weight, 0.5, 1.5)
                 if layer.bias is not None:
                     nn.init.normal_(layer.bias, 0.0, 0.3)
+        norms.measure_frozen(net, torch.randn(16, *shape))
         net.train()(torch.randn(16, *shape) + 0.2)
     return net.to(dtype, memory_format=layout), x.to(dtype, memory_format=layout), y
 
@@ -186,7 +188,7 @@ class Held(nn.Module):
 
 def replaced(net, kinds, make):
     for name, layer in list(net.named_modules()):
-        if isinstance(layer, kinds):
+        if isinstance(layer, kinds) and not (make is Held and isinstance(layer, norms.FrozenNorm2d)):
             net.set_submodule(name, make(layer))
     return net
 
@@ -237,7 +239,9 @@ class Private(nn.Module):
             out = F.layer_norm(x, layer.normalized_shape, eps=layer.eps)
             per = (n, *(1,) * (x.dim() - 1 - len(layer.normalized_shape)), *layer.normalized_shape)
             return out * w.view(per) + (0 if b is None else b.view(per))
-        if isinstance(layer, BN):
+        if isinstance(layer, norms.FrozenNorm2d):
+            x = F.batch_norm(x, layer.running_mean, layer.running_var, None, None, False, 0.0, layer.eps)
+        elif isinstance(layer, BN):
             x = F.batch_norm(x, None, None, None, None, True, 0.0, layer.eps)
         elif isinstance(layer, IN):
             x = F.instance_norm(x, eps=layer.eps)

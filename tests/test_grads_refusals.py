@@ -149,6 +149,11 @@ class Odd(nn.Linear):
         return 2 * super().forward(x)
 
 
+class Stubborn(nn.BatchNorm1d):
+    def train(self, mode=True):
+        return super().train(False)
+
+
 def sequential(*layers):
     return nn.Sequential(*layers, nn.Linear(4, 4))
 
@@ -165,6 +170,7 @@ def sequential(*layers):
         (lambda: sequential(nn.Bilinear(4, 4, 4)), r"no rule for layer '0' \(Bilinear\)"),
         (lambda: sequential(nn.GRU(4, 4)), r"no rule for layer '0' \(GRU\)"),
         (lambda: sequential(nn.SyncBatchNorm(4)), "no rule for layer '0'"),
+        (lambda: sequential(Stubborn(4)), "no rule for layer '0'"),
         (lambda: sequential(nn.LazyLinear(4)), "no rule for layer '0'"),
         (lambda: sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))), "no rule for layer '0"),
         (lambda: nn.Linear(4, 4).requires_grad_(False), "no trainable parameters"),
