@@ -107,11 +107,14 @@ def theory(result: exp.Result) -> Figure:
         left.legend(loc="lower left")
         ratios = [r.numbers["ratio"] for r in result.runs[result.settings.norm]]
         if None not in ratios[0]:
-            right.plot(at, np.mean(ratios, axis=0), color=COLOURS["grey"], lw=3, label="γ/σ of the last BN layer")
+            # the running sigma of an untrained net is 1, whatever its activations: leave it out
+            right.plot(
+                at[at > 0], np.mean(ratios, axis=0)[at > 0], color=COLOURS["grey"], lw=3, label="γ/σ, last BN layer"
+            )
         for other in result.arms[1:]:
             curves = exp.over(result, "frozen", other, "last")
             label = f"measured, over {LABELS[other]}"
-            right.plot(at, 2 ** curves.mean(axis=0), LINES[other], color=COLOURS[other], label=label)
+            right.plot(at, 2 ** curves.mean(axis=0), ls=LINES[other], color=COLOURS[other], label=label)
         right.axhline(1, color=COLOURS["grey"], lw=1, ls=":")
         right.set(yscale="log", xlabel="epoch", title="last convolution, noisy samples")
         right.legend(loc="best", fontsize=9)
@@ -185,6 +188,10 @@ def glue_values(result: exp.Result) -> dict[str, str]:
         values[f"{d}-across"] = _factor(found["log2_norm_batch_over_none"])
     for level, gap in exp.equal_fit(result).items():
         values["level"], values["fit"] = f"{level:g}", factor(gap)  # the highest common level comes last
+    theirs = exp.mean_until_compared(result, exp.noisy_over_clean(result, result.settings.against))
+    values["inside-theirs"] = factor(theirs)
+    for row, name in zip(detection_rows(result), ("ours", "theirs"), strict=False):
+        values[f"auroc-{name}"], values[f"auroc-{name}-epoch"] = row["AUROC there"], row["best epoch"]
     values["verdict"] = rules.verdict("C3", exp.cells(result)["C3"])
     return {f"gn-{name}": text for name, text in values.items()}
 

@@ -139,3 +139,29 @@ def test_the_code_hash_covers_all_that_can_change_the_numbers():
 
     assert set(gradients.CODE) == (reach("gradients") | {"gradients"}) - STANDARD
     assert jobs.check_code([gradients.GRADIENTS], []) == []
+
+
+def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
+    """book/gradient_norms.md: should a recomputed record turn one of these, the words must be written anew."""
+    r = exp.run(GradientNorms.of("laptop"), only_stored=True)
+    inside = {d: exp.mean_until_compared(r, exp.noisy_over_clean(r, "batch", d)) for d in grads.DEFINITIONS}
+    across = {d: exp.mean_until_compared(r, exp.over(r, d)) for d in grads.DEFINITIONS}
+    assert all(2**i.low > 1.5 for i in inside.values())  # "the first half of the claim holds in all four"
+    assert all(i.low < 0 < i.high for i in across.values())  # "the second half is open: the intervals contain 1"
+    assert exp.mean_until_compared(r, exp.noisy_over_clean(r, "none")).low > 1  # "they do so without BN as well"
+    at = exp.epochs(r)
+    curve = exp.over(r).mean(axis=0)
+    assert curve[at == 10] > 0 > curve[at == 60]  # "it changes sign once BN has memorized the samples"
+    middle = (at >= 4) & (at <= 20)
+    others = [exp.noisy_over_clean(r, "batch", d).mean(axis=0)[middle] for d in ("eval", "frozen", "loss")]
+    assert max(abs(x - others[0]).max() for x in others) < np.log2(1.15)  # "to within a few per cent in the middle"
+    late = at == 60
+    gap = exp.noisy_over_clean(r, "batch", "eval") - exp.noisy_over_clean(r, "batch", "param")
+    assert (gap[:, late] > 1).all()  # "they part late"
+    ratio = np.log2(np.mean([x.numbers["ratio"] for x in r.runs["batch"]], axis=0))[middle]
+    last = exp.over(r, "frozen", "none", "last").mean(axis=0)[middle]
+    assert abs(last - ratio).max() < np.log2(1.25)  # "runs close to the measured gamma/sigma"
+    early = (at > 0) & (at <= 14)
+    assert abs(exp.foretells(r, "batch").mean(axis=0)[early]).max() < 0.25  # "near zero"
+    best = [float(row["best epoch"]) for row in plots.detection_rows(r)]
+    assert best[0] < best[1]  # "BN gets there sooner"

@@ -13,7 +13,7 @@ from .conftest import ROOT
 
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 NAMES = [path.stem for path in SOURCES]
-EXPERIMENTS = ["forced_memorization", "membership_inference", "query_mode"]
+EXPERIMENTS = ["forced_memorization", "gradient_norms", "membership_inference", "query_mode"]
 notebooks = pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 
 
