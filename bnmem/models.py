@@ -10,6 +10,17 @@ from bnmem.norms import with_norm
 INITS = ("torch", "he")
 
 
+def planar(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """layer(x) for x [n, C, H, W] with each channel's pixels side by side in memory, then channels last again.
+
+    On a CPU, torch normalises a few channels several times faster so, forward and (hence the hook) backward.
+    """
+    out = layer(x.contiguous())
+    if out.requires_grad:
+        out.register_hook(torch.Tensor.contiguous)
+    return out.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 class LeNet(nn.Module):
     """LeNet-5's sizes with ReLU and max-pooling; batch normalisation after its two convolutions only.
 
@@ -28,8 +39,9 @@ class LeNet(nn.Module):
         )
 
     def forward(self, x):
-        x = self.pool(torch.relu(self.norm1(self.conv1(x))))
-        x = self.pool(torch.relu(self.norm2(self.conv2(x))))
+        # relu after pooling gives the same numbers as before it, on a quarter of the pixels
+        x = torch.relu(self.pool(planar(self.norm1, self.conv1(x))))
+        x = torch.relu(self.pool(self.norm2(self.conv2(x))))
         return self.head(x)
 
 
