@@ -154,7 +154,7 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
     assert curve[at == 10] > 0 > curve[at == 60]  # "it changes sign once BN has memorized the samples"
     middle = (at >= 4) & (at <= 20)
     others = [exp.noisy_over_clean(r, "batch", d).mean(axis=0)[middle] for d in ("eval", "frozen", "loss")]
-    assert max(abs(x - others[0]).max() for x in others) < np.log2(1.15)  # "to within a few per cent in the middle"
+    assert max(abs(x - others[0]).max() for x in others) < np.log2(1.2)  # "to within 20 % in the middle"
     late = at == 60
     gap = exp.noisy_over_clean(r, "batch", "eval") - exp.noisy_over_clean(r, "batch", "param")
     assert (gap[:, late] > 1).all()  # "they part late"
