@@ -86,6 +86,7 @@ def run(
     if todo and only_stored:
         raise LookupError(f"{len(todo)} of {len(found)} records are not there yet")
     if todo:
+        records.require_writable(todo[0].experiment)
         workers = min(len(todo), workers or (1 if torch.cuda.is_available() else joblib.cpu_count()))
         backend = "loky" if workers > 1 else "sequential"
         parallel = joblib.Parallel(workers, backend=backend, return_as="generator_unordered")

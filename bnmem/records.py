@@ -117,6 +117,23 @@ def processor() -> str:
     return " / ".join(match[1].strip() for match in found if match) or platform.machine()
 
 
+def require_writable(experiment: str) -> None:
+    """Raises InputError where records of an experiment cannot be written: better before a computation than after it."""
+    where = folder() / experiment
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        _write(where / "writable", b"")
+        (where / "writable").unlink()
+    except OSError as error:
+        raise _unwritable(where, error) from error
+
+
+def _unwritable(where: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write records to {where} ({error.strerror}); set BNMEM_RESULTS to a folder that can be written"
+    )
+
+
 def save(record: Record) -> Path:
     """Write the record whole: arrays first, then the JSON that vouches for them. Raises InputError where it cannot."""
     where = folder() / record.experiment
@@ -131,9 +148,7 @@ def save(record: Record) -> Path:
         body["checksum"] = _checksum(body)
         _write(where / f"{record.key}.json", _pretty(body).encode())
     except OSError as error:
-        raise InputError(
-            f"cannot write records to {where} ({error.strerror}); set BNMEM_RESULTS to a folder that can be written"
-        ) from error
+        raise _unwritable(where, error) from error
     return where / f"{record.key}.json"
 
 
@@ -217,7 +232,7 @@ def _sha256(raw: bytes) -> str:
 
 def _write(path: Path, raw: bytes) -> None:
     """To a file of this process beside the target, flushed to disk, then renamed over it."""
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}.part")  # no record by its name, should it be left
     try:
         with temporary.open("wb") as f:
             f.write(raw)

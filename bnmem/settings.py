@@ -5,6 +5,7 @@ lists what is allowed.
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
@@ -76,6 +77,8 @@ def _checked(f, value):
             raise InputError(f"{f.name} must be a list of one or more of {_NAMES[item]}, not {list(value)!r}")
     low, high, choices = (f.metadata[key] for key in ("low", "high", "choices"))
     for v in value if kind is tuple else (value,):
+        if isinstance(v, float) and not math.isfinite(v):
+            raise InputError(f"{f.name} must be a finite number, not {v!r}; {f.metadata['doc']}")
         if choices is not None and v not in choices:
             raise InputError(f"unknown {f.name} {v!r}; choose from {', '.join(map(str, choices))}")
         if (low is not None and not v >= low) or (high is not None and not v <= high):

@@ -116,6 +116,20 @@ def test_an_unwritable_folder_is_one_clear_line(results, monkeypatch):
             stored()
 
 
+def test_an_unwritable_folder_is_found_out_before_anything_is_computed(results, monkeypatch):
+    (results.parent / "file").write_text("")
+    monkeypatch.setenv("BNMEM_RESULTS", str(results.parent / "file"))
+    monkeypatch.setattr(jobs.Job, "compute", lambda *_: pytest.fail("computed"))
+    with pytest.raises(InputError, match="cannot write"):
+        stored()
+
+
+def test_what_a_killed_write_leaves_behind_is_no_record(results):
+    record = stored()
+    (results / "trial" / f".tmp-1-{record.key}.json.part").write_text("{")
+    assert [path.stem for path in records.stored()] == [record.key]
+
+
 def test_the_key_depends_on_settings_kind_and_data_and_not_on_new_fields():
     keys = {
         records.key("training", Training(), "d1"),
