@@ -110,7 +110,7 @@ def _assignment(text: str) -> tuple[str, object]:
         raise InputError(f"--set takes NAME=VALUE, not {text!r}")
     try:
         return name.strip().replace("-", "_"), json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return name.strip().replace("-", "_"), value
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bnmem import jobs, norms
+from bnmem import data, jobs, norms
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
@@ -94,6 +94,8 @@ def run(s: ForcedMemorization, **options) -> Result:
         raise InputError(f"rate {s.rate} of {s.n_train} images corrupts none of them; raise rate or n_train")
     if s.norm == s.against:
         raise InputError(f"norm and against are both {s.norm!r}; choose two different normalisations")
+    if "ood" in s.corruptions:  # refused now rather than after the searches
+        data.ood_images(s.dataset, s.ood, round(s.rate * s.n_train))
     arms = (s.norm, s.against)
     searching = {arm: search_job(s, arm) for arm in arms}
     searches = dict(zip(arms, jobs.run(list(searching.values()), **options), strict=True))

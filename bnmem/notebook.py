@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from IPython.display import Markdown, display
 
+from bnmem.errors import InputError
 from bnmem.settings import reject_unknown
 
 CONTROLS = ("profile", "fresh")
@@ -23,6 +24,8 @@ def parameters(namespace: dict, before: set[str], settings: type) -> dict:
     if "*" not in before:
         reject_unknown([n for n in namespace if n not in before and not n.startswith("_") and n != "before"], known)
         before.add("*")
+    if not isinstance(namespace.get("fresh", False), bool):
+        raise InputError(f"fresh must be True or False, not {namespace['fresh']!r}")
     return {name: namespace[name] for name in known if name in namespace}
 
 

@@ -53,6 +53,16 @@ _STYLE = {
 }
 
 
+def named(text: str, arms: tuple[str, ...]) -> str:
+    """A metric's sentence with the arms that were compared in the place of BN and none."""
+    ours, theirs = arms[:2]
+    return (
+        text
+        if (ours, theirs) == ("batch", "none")
+        else f"{text} (here: BN is {LABELS[ours]}, none is {LABELS[theirs]})"
+    )
+
+
 class Figure(matplotlib.figure.Figure):
     """A matplotlib figure that a notebook shows by itself, at twice the pixels of its width."""
 

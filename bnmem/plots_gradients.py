@@ -5,7 +5,7 @@ import numpy as np
 from bnmem import exp_gradient_norms as exp
 from bnmem import rules
 from bnmem.grads import DEFINITIONS
-from bnmem.plots import COLOURS, LABELS, LINES, Figure, panels, style
+from bnmem.plots import COLOURS, LABELS, LINES, Figure, named, panels, style
 from bnmem.stats import Interval, interval, t_interval
 
 MEANS = {
@@ -165,7 +165,12 @@ def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
     for cell in exp.cells(result)["C3"]:
         metric = metrics[cell.metric]
         effect = interval(Interval(cell.effect, cell.low, cell.high, result.settings.seeds))
-        row = {"claim": "C3", "reading": "equal epochs, eval", "metric": metric.says, "margin": f"{metric.margin:g}"}
+        row = {
+            "claim": "C3",
+            "reading": "equal epochs, eval",
+            "metric": named(metric.says, result.arms),
+            "margin": f"{metric.margin:g}",
+        }
         rows.append(row | {"effect": effect, "verdict": rules.cell_status(cell, metric)})
     return rows
 

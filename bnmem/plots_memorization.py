@@ -4,7 +4,7 @@ import numpy as np
 
 from bnmem import exp_forced_memorization as exp
 from bnmem import rules
-from bnmem.plots import COLOURS, LABELS, LINES, MARKERS, Figure, panels, style
+from bnmem.plots import COLOURS, LABELS, LINES, MARKERS, Figure, named, panels, style
 from bnmem.stats import Interval, interval, t_interval
 
 KINDS = {"flip": "flipped labels", "ood": "out-of-distribution images"}
@@ -223,7 +223,12 @@ def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
             for cell in found:
                 metric = metrics[cell.metric]
                 effect = interval(Interval(cell.effect, cell.low, cell.high, result.settings.seeds))
-                row = {"claim": claim, "reading": reading, "metric": metric.says, "margin": f"{metric.margin:g}"}
+                row = {
+                    "claim": claim,
+                    "reading": reading,
+                    "metric": named(metric.says, result.arms),
+                    "margin": f"{metric.margin:g}",
+                }
                 rows.append(row | {"effect": effect, "verdict": rules.cell_status(cell, metric)})
     return rows
 

@@ -64,7 +64,11 @@ def folder() -> Path:
 
 def key(kind: str, settings: Settings, data: str) -> str:
     """16 hex digits that name the computation of `settings` on the data with fingerprint `data`."""
-    text = json.dumps({"kind": kind, "settings": settings.changed(), "data": data}, sort_keys=True, allow_nan=False)
+    return _key(kind, settings.changed(), data)
+
+
+def _key(kind: str, changed: dict, data: str) -> str:
+    text = json.dumps({"kind": kind, "settings": changed, "data": data}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -161,10 +165,12 @@ def load(path: Path) -> Record:
         checksum = body.pop("checksum")
         arrays_sum = body["arrays"]
         whole = checksum == _checksum(body) and set(body) == _FIELDS
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is damaged or no record ({type(error).__name__}); {way_out}") from error
     if not whole or path.parent.name != body["experiment"]:
         raise InputError(f"{path} is damaged or was changed by hand: its checksum does not fit; {way_out}")
+    if path.stem != _key(body["kind"], body["settings"], body["data"]):
+        raise InputError(f"{path} is the record of other settings or images under a wrong name; {way_out}")
     body["arrays"] = _load_arrays(path.with_suffix(".npz"), arrays_sum, way_out) if arrays_sum else {}
     return Record(key=path.stem, **body)
 
@@ -179,7 +185,8 @@ def find(experiment: str, key: str) -> Record | None:
 
 def stored(experiment: str | None = None) -> list[Path]:
     """All record files, sorted; of one experiment or of all."""
-    return sorted(folder().glob(f"{experiment or '*'}/*.json"))
+    found = folder().glob(f"{experiment or '*'}/*.json")
+    return sorted(path for path in found if re.fullmatch(r"[0-9a-f]{16}", path.stem))
 
 
 def verified() -> dict[str, set[str]]:
@@ -194,15 +201,23 @@ def add_verified(old: str, new: str, keys: Iterable[str], how: str) -> None:
     """Note in results/verified.json that recomputing `keys` with code `new` gave the numbers of code `old`."""
     line = {"old": old, "new": new, "keys": sorted(keys), "how": how, "date": datetime.now(UTC).strftime("%Y-%m-%d")}
     text = json.dumps([*_ledger(), line], indent=1, sort_keys=True)
-    _write(folder() / "verified.json", text.encode() + b"\n")
+    try:
+        _write(folder() / "verified.json", text.encode() + b"\n")
+    except OSError as error:
+        raise _unwritable(folder(), error) from error
 
 
 def _ledger() -> list[dict]:
     path = folder() / "verified.json"
     try:
-        return json.loads(path.read_bytes()) if path.exists() else []
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}); restore it (git checkout)") from error
+        lines = json.loads(path.read_bytes()) if path.exists() else []
+        if not isinstance(lines, list) or not all(
+            isinstance(line[end], str) for line in lines for end in ("old", "new")
+        ):
+            raise ValueError("not a list of code pairs")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); restore it (git checkout) or delete it") from error
+    return lines
 
 
 def _load_arrays(path: Path, checksum: str, way_out: str) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 
 from bnmem.errors import InputError
 
+LARGEST, LARGEST_INT = 1e30, 10_000_000  # no setting means anything beyond
 PROFILES = ("smoke", "laptop", "grid", "paper")
 
 
@@ -65,20 +66,22 @@ def reject_unknown(given: Iterable[str], known: Iterable[str]) -> None:
 def _checked(f, value):
     kind = type(f.default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = float(value) if abs(value) <= LARGEST else math.inf
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if type(value) is not kind:
         raise InputError(f"{f.name} must be {_NAMES[kind]}, not {value!r}; {f.metadata['doc']}")
     if kind is tuple:
         item = type(f.default[0])
-        value = tuple(float(v) if item is float and type(v) is int else v for v in value)
+        value = tuple(float(v) if item is float and type(v) is int and abs(v) <= LARGEST else v for v in value)
         if not value or any(type(v) is not item for v in value):
             raise InputError(f"{f.name} must be a list of one or more of {_NAMES[item]}, not {list(value)!r}")
     low, high, choices = (f.metadata[key] for key in ("low", "high", "choices"))
     for v in value if kind is tuple else (value,):
-        if isinstance(v, float) and not math.isfinite(v):
+        if isinstance(v, float) and not abs(v) <= LARGEST:
             raise InputError(f"{f.name} must be a finite number, not {v!r}; {f.metadata['doc']}")
+        if isinstance(v, int) and abs(v) > LARGEST_INT:
+            raise InputError(f"{f.name} must be at most {LARGEST_INT:,}; {f.metadata['doc']}")
         if choices is not None and v not in choices:
             raise InputError(f"unknown {f.name} {v!r}; choose from {', '.join(map(str, choices))}")
         if (low is not None and not v >= low) or (high is not None and not v <= high):

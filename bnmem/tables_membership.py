@@ -5,7 +5,7 @@ from scipy.stats import spearmanr
 
 from bnmem import exp_membership_inference as exp
 from bnmem import roc, rules
-from bnmem.plots import LABELS
+from bnmem.plots import LABELS, named
 from bnmem.plots_membership import GROUPS, pool_name, rates
 from bnmem.shadow_summary import ATTACKS, FPRS
 
@@ -153,7 +153,12 @@ def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
             metrics = {metric.name: metric for metric in rules.RULES[claim].metrics}
             for cell in found:
                 metric = metrics[cell.metric]
-                row = {"claim": claim, "reading": reading, "metric": metric.says, "margin": f"{metric.margin:g}"}
+                row = {
+                    "claim": claim,
+                    "reading": reading,
+                    "metric": named(metric.says, result.arms),
+                    "margin": f"{metric.margin:g}",
+                }
                 row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]"
                 rows.append(row | {"verdict": rules.cell_status(cell, metric)})
     return rows

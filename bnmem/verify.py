@@ -48,7 +48,10 @@ def job_of(record: Record) -> Job:
             f"{record.experiment}/{record.key} is a {record.kind!r} record that this version does not know"
         )
     kind = kinds[record.kind]
-    return Job(record.experiment, kind, kind.settings(**record.settings))
+    try:
+        return Job(record.experiment, kind, kind.settings(**record.settings))
+    except TypeError as error:
+        raise InputError(f"{record.experiment}/{record.key} has settings that this version does not know") from error
 
 
 def recompute(record: Record, progress: bool = False) -> Outcome:
@@ -160,6 +163,8 @@ def pick(keys: list[str], sample: int) -> list[Record]:
         raise InputError(
             f"no records in {records.folder()}; compute some with: python -m bnmem run forced-memorization"
         )
+    if sample < 0:
+        raise InputError(f"--sample must be 1 or more, not {sample}")
     if keys:
         return [records.load(_one(paths, key)) for key in keys]
     if sample:
@@ -170,7 +175,10 @@ def pick(keys: list[str], sample: int) -> list[Record]:
     results = [_stored(module, profile) for module in EXPERIMENTS.values() for profile in ("smoke", "laptop")]
     rows = [[r for r in result.records if r.kind != "search"] for result in results if result]
     cheapest = [min(row, key=lambda r: r.provenance["seconds"]) for row in rows]
-    return [r for r in cheapest if r.provenance["seconds"] <= 60 * MINUTES]
+    chosen = [r for r in cheapest if r.provenance["seconds"] <= 60 * MINUTES]
+    if not chosen:
+        raise InputError("no smoke or laptop profile is complete here; name records (verify --list) or run one")
+    return chosen
 
 
 def _one(paths, key: str):

@@ -118,7 +118,12 @@ def test_arms_are_paired_the_same_seed_gives_both_the_same_corruption():
 
 @pytest.mark.parametrize(
     "change, message",
-    [({"rate": 0.0}, "corrupts none"), ({"rate": 0.005}, "corrupts none"), ({"against": "batch"}, "two different")],
+    [
+        ({"n_train": 4000, "rate": 0.5}, "digits holds 1,797"),
+        ({"rate": 0.0}, "corrupts none"),
+        ({"rate": 0.005}, "corrupts none"),
+        ({"against": "batch"}, "two different"),
+    ],
 )
 def test_an_experiment_that_measures_nothing_is_refused(change, message, results):
     with pytest.raises(InputError, match=message):

@@ -9,6 +9,8 @@ import jupytext
 import nbformat
 import pytest
 
+from bnmem.errors import InputError
+
 from .conftest import ROOT
 
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
@@ -139,6 +141,15 @@ def test_papermill_with_a_wrong_parameter_fails_with_the_right_ones(parameters, 
     done = papermill(results, "forced_memorization", "-p", "profile", "smoke", *parameters)
     assert done.returncode != 0 and re.search(message, done.stderr), done.stderr[-2000:]
     assert not results.exists()
+
+
+@pytest.mark.parametrize("fresh", ["false", 0, None, [False]])
+def test_fresh_is_true_or_false_and_nothing_else(fresh):
+    from bnmem import notebook
+    from bnmem.exp_forced_memorization import ForcedMemorization
+
+    with pytest.raises(InputError, match="fresh must be True or False"):
+        notebook.parameters({"profile": "smoke", "fresh": fresh}, {"*"}, ForcedMemorization)
 
 
 def test_the_run_cell_can_be_run_again():

@@ -10,6 +10,11 @@ def test_every_normalisation_has_a_look_of_its_own():
         assert len(set(values)) == len(NORMS)
 
 
+def test_a_metric_says_which_arms_were_compared():
+    assert plots.named("BN minus none", ("batch", "none")) == "BN minus none"
+    assert "BN is GroupNorm, none is BN" in plots.named("BN minus none", ("group", "batch"))
+
+
 def test_a_figure_shows_itself_with_its_size_and_without_a_date():
     figure, axes = plots.panels(1, 2)
     axes[0][0].plot([0, 1])

@@ -55,7 +55,7 @@ def records_torch():
 def test_arrays_survive_and_leave_no_temporary_file(results):
     record = stored()
     arrays = {"phi": np.arange(6.0).reshape(2, 3), "empty": np.zeros((0, 2), np.int64)}
-    path = records.save(records.Record(**{**vars(record), "arrays": arrays, "key": "ab" * 8}))
+    path = records.save(records.Record(**{**vars(record), "arrays": arrays}))
     again = records.load(path)
     assert all(np.array_equal(again.arrays[n], arrays[n]) and again.arrays[n].dtype == arrays[n].dtype for n in arrays)
     assert not [p for p in results.rglob("*") if p.name.startswith(".tmp")]
@@ -91,6 +91,21 @@ def test_a_damaged_or_foreign_record_is_refused_with_its_name(damage, results):
     if damage != "moved":
         with pytest.raises(InputError, match="damaged"):
             jobs.run([job()])
+
+
+def test_an_intact_record_under_another_ones_name_is_refused(results):
+    a, b = stored(seed=0), stored(seed=1)
+    (results / "trial" / f"{a.key}.json").write_bytes((results / "trial" / f"{b.key}.json").read_bytes())
+    with pytest.raises(InputError, match=f"{a.key}.*under a wrong name"):
+        jobs.run([job(seed=0)])
+
+
+@pytest.mark.parametrize("text", ["null", "3", "[1]", '[{"old": 1, "new": []}]', "[[]]"])
+def test_a_foreign_ledger_is_refused(text, results):
+    results.mkdir()
+    (results / "verified.json").write_text(text)
+    with pytest.raises(InputError, match=r"verified\.json is damaged"):
+        records.verified()
 
 
 def test_numbers_that_are_not_finite_are_never_stored(results):

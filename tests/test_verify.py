@@ -80,6 +80,13 @@ def test_records_are_picked_by_prefix_at_random_or_cheap(result):
         verify.pick(["zzz"], 0)
 
 
+def test_nothing_to_verify_is_no_success(result):
+    with pytest.raises(InputError, match="no smoke or laptop profile is complete"):
+        verify.pick([], 0)
+    with pytest.raises(InputError, match="--sample must be 1 or more"):
+        verify.pick([], -3)
+
+
 def test_without_records_the_way_out_is_named():
     with pytest.raises(InputError, match="python -m bnmem run"):
         verify.pick([], 0)

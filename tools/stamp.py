@@ -53,9 +53,12 @@ def stamp(address: str, ref: str, root: Path = ROOT) -> list[Path]:
     """Write both everywhere; the files that changed. Raises ValueError for an impossible address or ref."""
     if not re.fullmatch(OWNER_NAME, address) or not re.fullmatch(REF, ref):
         raise ValueError(f"not an OWNER/NAME and a ref: {address!r} {ref!r}")
+    if not address.partition("/")[2].strip("."):
+        raise ValueError(f"not a repository name: {address!r}")
+    for path, patterns in places(root).items():  # all or none
+        found(path, patterns)
     changed = []
     for path, patterns in places(root).items():
-        found(path, patterns)
         old = path.read_text(encoding="utf-8")
         new = old
         for pattern in patterns:
