@@ -140,7 +140,7 @@ def note_code(outcomes: list[Outcome]) -> list[tuple[str, str, list[str]]]:
     pairs: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
         new = records.code_hash(job_of(outcome.record).kind.code)
-        if outcome.record.code != new:
+        if new not in records.verified().get(outcome.record.code, {outcome.record.code}):
             pairs.setdefault((outcome.record.code, new), []).append(outcome)
     noted = []
     for (old, new), rows in pairs.items():
