@@ -74,9 +74,11 @@ class Linear(Rule):
 class Conv2d(Rule):
     """Any stride, padding, dilation, groups and padding mode.
 
-    Three techniques, and per layer the one that a small cost model calls cheapest:
+    Four techniques, and per layer the one that a small cost model calls cheapest:
 
-    patches: every sample's patches as a matrix times its output gradient. Good for few input channels, and for 1x1.
+    patches: every sample's patches as a matrix times its output gradient. For 1x1.
+    shifted: the same for each kernel row apart, on the input copied once for each kernel column: less is copied. Good
+             for few input channels.
     grouped: one weight gradient of a convolution with a group for each sample (Rochette et al., arXiv:1912.06015).
              Fast in float32 on a CPU (oneDNN), and used there only.
     gram:    <sum over kernel offsets of shifted A, G>, with A and G the inner products of any two positions' inputs
@@ -124,8 +126,11 @@ class Conv2d(Rule):
         }
         if x.device.type == "cpu" and x.dtype == torch.float32:
             costs["grouped"] = flops / 200e3 * (-(-inner // 16) * 16 / inner) + data / 2.5e3
+        if kh > 1 and layer.stride[0] == 1 and groups == 1:
+            costs["shifted"] = copied / kh / 4e3 + flops / 75e3 + weights / 2.5e3
         sizes = {
             "patches": (copied + weights, BLOCK),
+            "shifted": (inner * kw * h * wo + weights, BLOCK),
             "gram": (groups * (pixels**2 + (ho * w) ** 2 + 2 * positions**2), BLOCK // 4),
             "grouped": (data, BLOCK),
         }
@@ -148,6 +153,17 @@ class Conv2d(Rule):
         columns = view.reshape(n * groups, inner * kh * kw, -1)
         product = columns @ _positions(g, groups).contiguous().transpose(1, 2)
         return product.transpose(1, 2).reshape(n, outer, -1)
+
+    def shifted(self, x, g):
+        """Per-sample weight gradients [n, kh, inner * kw, outer], for kernels that move by single rows."""
+        n, sw, (dh, dw) = len(x), self.layer.stride[1], self.layer.dilation
+        _, inner, kh, kw = self.layer.weight.shape
+        (ho, wo), x = g.shape[2:], self.padded(x)
+        bn, bc, bh, bw = x.stride()
+        view = x.as_strided((n, inner, kw, x.shape[2], wo), (bn, bc, bw * dw, bh, bw * sw), x.storage_offset())
+        columns, g = view.reshape(n, inner * kw, -1), g.reshape(n, g.shape[1], -1).transpose(1, 2)
+        rows = (columns[:, :, k * dh * wo :][:, :, : ho * wo] for k in range(kh))
+        return torch.stack([row @ g for row in rows], 1)
 
     def grouped(self, x, g):
         """Per-sample weight gradients [n * outer, inner, kh, kw] -> [n, ...] from one grouped weight gradient."""

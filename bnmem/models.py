@@ -13,9 +13,11 @@ INITS = ("torch", "he")
 def planar(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """layer(x) for x [n, C, H, W] with each channel's pixels side by side in memory, then channels last again.
 
-    On a CPU, torch normalises a few channels several times faster so, forward and (hence the hook) backward.
+    On a CPU, torch normalises a few channels several times faster so, forward and (hence the hook) backward. The hook
+    sits on a view, so that hooks on the layer's own output see the gradient in that order too.
     """
     out = layer(x.contiguous())
+    out = out.view_as(out)
     if out.requires_grad:
         out.register_hook(torch.Tensor.contiguous)
     return out.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
