@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bnmem import grads, models, norms, scores, seeds, train, training
+from bnmem import grads, norms, scores, seeds, train, training
 from bnmem.errors import Diverged, InputError
 from bnmem.jobs import Kind
 from bnmem.ratio import gamma_over_sigma
@@ -34,6 +34,46 @@ def check(s: Gradients) -> None:
         raise InputError(f"probe {s.probe} is more than the {s.n_train} training images; lower probe")
 
 
+class Probe:
+    """The samples whose gradients are measured: rows int64 [P] of the training set, noisy bool [P], in fixed batches.
+
+    Raises InputError where they hold no noisy or no clean sample.
+    """
+
+    def __init__(self, s: "Gradients", noisy: np.ndarray):
+        rng = seeds.rng(s.seed, "noise")
+        chosen = rng.choice(s.n_train, s.probe, replace=False)
+        self.parts = [chosen[part.numpy()] for part in train.batches(s.probe, s.batch_size, rng)]
+        self.rows = np.concatenate(self.parts)
+        self.noisy = noisy[self.rows]
+        if not self.noisy.any() or self.noisy.all():
+            raise InputError(
+                f"the probe of {s.probe} samples holds {self.noisy.sum()} corrupted ones; raise probe or rate"
+            )
+
+    def norms(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor, definition: str) -> tuple[np.ndarray, ...]:
+        """l2 norms over all parameters and over those of the last convolution, both float64 [P]; x, y whole."""
+        last, whole, conv = last_convolution(model), [], []
+        for part in self.parts:
+            at = torch.from_numpy(part).to(x.device)
+            layers = grads.norms(model, train.batch_of(x, at), y[at], bn=definition, per_layer=True)
+            whole.append(np.sqrt(sum(v**2 for v in layers.values())))
+            conv.append(layers[last])
+        return np.concatenate(whole), np.concatenate(conv)
+
+
+def last_convolution(model: nn.Module) -> str:
+    return [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)][-1]
+
+
+def definitions_for(model: nn.Module) -> tuple[str, ...]:
+    """The definitions that differ: all of them where samples of a batch share statistics."""
+    shared = any(
+        isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, norms.FrozenNorm2d) for layer in model.modules()
+    )
+    return grads.DEFINITIONS if shared else STATISTICS_FREE
+
+
 def compute(s: Gradients, progress: bool = False) -> tuple[dict, dict]:
     """Train as `training.compute` does, and measure at the checkpoints.
 
@@ -45,22 +85,12 @@ def compute(s: Gradients, progress: bool = False) -> tuple[dict, dict]:
     check(s)
     where = train.device()
     dataset, bad = training.inputs(s)
-    model = models.make(s.arch, s.norm, dataset.info.shape, dataset.info.classes, s.seed, s.init)
-    model = model.to(where, memory_format=torch.channels_last)
+    model = training.net(s, dataset.info.shape, dataset.info.classes, s.seed, where)
     x = train.to_images(bad.images, dataset.info, where)
     y = torch.from_numpy(bad.labels).to(where)
     x_test = train.to_images(dataset.test.images, dataset.info, where)
     norms.measure_frozen(model, train.batch_of(x, slice(RATIO_SAMPLES)))
-    rng = seeds.rng(s.seed, "noise")
-    chosen = rng.choice(s.n_train, s.probe, replace=False)
-    parts = [chosen[part.numpy()] for part in train.batches(s.probe, s.batch_size, rng)]
-    rows = np.concatenate(parts)
-    noisy = bad.corrupted[rows]
-    if not noisy.any() or noisy.all():
-        raise InputError(f"the probe of {s.probe} samples holds {noisy.sum()} corrupted ones; raise probe or rate")
-    shared = any(isinstance(layer, nn.BatchNorm2d) and s.norm == "batch" for layer in model.modules())
-    definitions = grads.DEFINITIONS if shared else STATISTICS_FREE
-    last = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)][-1]
+    probe, definitions = Probe(s, bad.corrupted), definitions_for(model)
     numbers = {"epoch": [], "accuracy": {"clean": [], "corrupted": [], "test": []}, "ratio": []}
     arrays = {f"{what}_{d}": [] for what in ("norm", "last") for d in definitions} | {"phi": []}
 
@@ -76,25 +106,21 @@ def compute(s: Gradients, progress: bool = False) -> tuple[dict, dict]:
         numbers["accuracy"]["corrupted"].append(float(correct[bad.corrupted].mean()))
         right = train.logits(model, x_test).argmax(1) == dataset.test.labels
         numbers["accuracy"]["test"].append(float(right.mean()))
-        ratios = list(gamma_over_sigma(model).values())
-        numbers["ratio"].append(float(ratios[-1].mean()) if ratios else None)
-        arrays["phi"].append(scores.phi(z[rows], bad.labels[rows]))
+        ratios = gamma_over_sigma(model)
+        numbers["ratio"].append(float(ratios[-1].ratio.mean()) if ratios else None)
+        arrays["phi"].append(scores.phi(z[probe.rows], bad.labels[probe.rows]))
         for d in definitions:
-            whole, conv = [], []
-            for part in parts:
-                at = torch.from_numpy(part).to(where)
-                layers = grads.norms(model, train.batch_of(x, at), y[at], bn=d, per_layer=True)
-                whole.append(np.sqrt(sum(v**2 for v in layers.values())))
-                conv.append(layers[last])
-            arrays[f"norm_{d}"].append(np.concatenate(whole))
-            arrays[f"last_{d}"].append(np.concatenate(conv))
+            for what, values in zip(("norm", "last"), probe.norms(model, x, y, d), strict=True):
+                arrays[f"{what}_{d}"].append(values)
 
-    train.fit(
-        model, x, y, epochs=s.epochs, lr=s.lr, batch_size=s.batch_size, optimizer=s.optimizer, momentum=s.momentum,
-        weight_decay=s.weight_decay, seed=s.seed, at_epoch=measure, label=training.describe(s), progress=progress,
-    )  # fmt: skip
+    with training.penalty(s, model) as term:
+        train.fit(
+            model, x, y, epochs=s.epochs, lr=s.lr, batch_size=s.batch_size, optimizer=s.optimizer, momentum=s.momentum,
+            weight_decay=s.weight_decay, seed=s.seed, penalty=term, at_epoch=measure, label=training.describe(s),
+            progress=progress,
+        )  # fmt: skip
     packed = {name: np.asarray(values, np.float32) for name, values in arrays.items()}
-    return numbers, packed | {"rows": rows, "noisy": noisy}
+    return numbers, packed | {"rows": probe.rows, "noisy": probe.noisy}
 
 
 GRADIENTS = Kind("gradients", Gradients, training.fingerprint, compute, CODE)

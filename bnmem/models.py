@@ -157,11 +157,14 @@ ARCHS = {
 }
 
 
-def make(arch: str, norm: str, shape: tuple[int, ...], classes: int, seed: int, init: str = "torch") -> nn.Module:
+def make(
+    arch: str, norm: str, shape: tuple[int, ...], classes: int, seed: int, init: str = "torch", dropout: float = 0.0
+) -> nn.Module:
     """A new net. Arms that differ in `norm` only start from the same convolution and linear weights.
 
     shape is an image's, (H, W) or (H, W, 3). init "torch" is each layer's default, "he" draws convolution and linear
-    weights from N(0, 2 / fan_in) and sets their biases to zero. The global random state is left as found.
+    weights from N(0, 2 / fan_in) and sets their biases to zero. dropout: probability with which each input of a linear
+    layer is dropped in training. The global random state is left as found.
     Raises InputError for an unknown arch, norm or init, or an image size that LeNet does not take.
     """
     if arch not in ARCHS:
@@ -175,6 +178,9 @@ def make(arch: str, norm: str, shape: tuple[int, ...], classes: int, seed: int, 
         model = ARCHS[arch](shape[2] if len(shape) == 3 else 1, shape[0], classes)
         if init == "he":
             _he(model)
+    if dropout:
+        for name in [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]:
+            model.set_submodule(name, nn.Sequential(nn.Dropout(dropout), model.get_submodule(name)))
     return with_norm(model, norm, seed)
 
 

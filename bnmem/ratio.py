@@ -1,20 +1,18 @@
 """gamma/sigma of batch normalisation layers, for anyone's model: measure it, and limit it while training."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import nn
 
+from bnmem import feeders
 from bnmem.errors import InputError
+from bnmem.feeders import batch_norms
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-FEEDERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 THROUGH = ("gamma", "sigma", "both")
-# What autograd calls steps that move numbers without changing them: a layer's output is still what feeds the next one.
-_MOVES = ("Clone", "View", "UnsafeView", "Permute", "Transpose", "Reshape", "ToCopy", "Unsqueeze", "Squeeze")
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,10 @@ def gamma_over_sigma(
     Source: claim C8; statement 6 of the theory chapter says why the ratio depends on the scale of the weights.
     Raises InputError for batches that are none.
     """
+    batches = _batches(batches)
     measured = model if batches is None else _measured(model, batches)
-    feeders = _registered_before(model) if batches is None else _traced(model, _first(batches))
-    return [_layer(name, layer, feeders.get(name)) for name, layer in _layers(measured)]
+    fed = feeders.registered_before(model) if batches is None else feeders.traced(model, batches[0][:2])
+    return [_layer(name, layer, fed.get(name)) for name, layer in batch_norms(measured)]
 
 
 def rows(found: Iterable[LayerRatio]) -> list[dict[str, str]]:
@@ -92,7 +91,7 @@ class GammaSigmaPenalty:
             raise InputError(f"weight must be 0 or larger and finite, not {weight}")
         if through not in THROUGH:
             raise InputError(f"unknown through {through!r}; choose one of {', '.join(THROUGH)}")
-        layers = _layers(model)
+        layers = batch_norms(model)
         if not layers:
             raise InputError(f"{type(model).__name__} has no batch normalisation layer: there is nothing to limit")
         if through == "gamma" and all(layer.weight is None for _, layer in layers):
@@ -152,66 +151,62 @@ class GammaSigmaPenalty:
         return (gamma.abs() / sigma - self.bound).clamp(min=0).square().mean()
 
 
-def _layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [(name, layer) for name, layer in model.named_modules() if isinstance(layer, BATCH_NORMS)]
-
-
 def _variance(x: torch.Tensor) -> torch.Tensor:
     """Biased variance of each channel of x [n, C, ...]: what training mode divides by."""
     return x.var([d for d in range(x.ndim) if d != 1], correction=0)
 
 
-def _first(batches) -> torch.Tensor:
-    return batches if isinstance(batches, torch.Tensor) else batches[0]
-
-
-@torch.no_grad()
 def _measured(model: nn.Module, batches) -> nn.Module:
     """A copy of the model with the statistics of the batches in its running statistics."""
     model = copy.deepcopy(model).eval()
-    for _, layer in _layers(model):
-        if not layer.track_running_stats or layer.running_var is None:
-            layer.track_running_stats = True
-            layer.running_mean, layer.running_var = torch.zeros(layer.num_features), torch.ones(layer.num_features)
-            layer.num_batches_tracked = torch.zeros((), dtype=torch.long)
-            layer.to(next(model.parameters()).device)
-        if layer.training is False:
-            layer.train()
-        if layer.training:  # False where a layer refuses: frozen normalisation keeps its constants
+    for _, layer in batch_norms(model):
+        if layer.running_var is None:
+            like = next(model.parameters())
+            layer.running_mean, layer.running_var = (
+                like.new_zeros(layer.num_features),
+                like.new_ones(layer.num_features),
+            )
+            layer.num_batches_tracked, layer.track_running_stats = torch.zeros_like(like[..., :1].sum().long()), True
+        if layer.train().training:  # frozen normalisation refuses: it keeps its constants
             layer.reset_running_stats()
             layer.momentum = None  # the plain mean over batches
-    for x in [batches] if isinstance(batches, torch.Tensor) else batches:
-        model(x)
+    with torch.no_grad():
+        for x in batches:
+            model(x)
     return model
 
 
-def _traced(model: nn.Module, x: torch.Tensor) -> dict[str, tuple[str, nn.Module]]:
-    """BN layer -> (name, layer) of what feeds it, read off the graph that autograd draws of two samples."""
-    model = copy.deepcopy(model).eval()
-    owners = {layer.weight: (name, layer) for name, layer in model.named_modules() if isinstance(layer, FEEDERS)}
-    found, hooks = {}, []
-    for p in model.parameters():
-        p.requires_grad_(True)
-    for name, layer in _layers(model):
-        def note(_, inputs, name=name):
-            found[name] = owners.get(_weight_behind(inputs[0].grad_fn))
-        hooks.append(layer.register_forward_pre_hook(note))
-    with torch.enable_grad():
-        model(x[:2])
-    return {name: feeder for name, feeder in found.items() if feeder}
+def _batches(batches) -> list[torch.Tensor] | None:
+    found = [batches] if isinstance(batches, torch.Tensor) else batches if batches is None else list(batches)
+    if found is not None and (not found or any(not isinstance(x, torch.Tensor) or len(x) < 2 for x in found)):
+        raise InputError("batches must be a tensor of two samples or more, or several such tensors")
+    return found
 
 
-def _weight_behind(node) -> torch.Tensor | None:
-    """The weight of the convolution or linear layer that this node of autograd's graph is the output of."""
-    while node is not None and node.name().startswith(_MOVES):
-        node = node.next_functions[0][0]
-    if node is None or not node.name().startswith(("Convolution", "Addmm", "Mm", "MkldnnConvolution", "CudnnConvolution")):
-        return None
-    parents = [parent for parent, _ in node.next_functions if parent is not None]
-    while parents:
-        parent = parents.pop()
-        if hasattr(parent, "variable") and parent.variable.ndim > 1:
-            return parent.variable
-        if parent.name().startswith(("T", "Transpose")):  # a linear layer multiplies by its weight's transpose
-            parents += [grand for grand, _ in parent.next_functions if grand is not None]
-    return None
+def _layer(name: str, layer: nn.Module, feeder: tuple[str, nn.Module] | None) -> LayerRatio:
+    notes = []
+    gamma, sigma = np.ones(layer.num_features), np.full(layer.num_features, np.nan)
+    if layer.weight is None:
+        notes.append("no gamma (affine=False): it counts as 1")
+    else:
+        gamma = layer.weight.detach().double().cpu().numpy()
+    if layer.running_var is None:
+        notes.append("no running statistics: pass batches")
+    else:
+        sigma = (layer.running_var.double() + layer.eps).sqrt().cpu().numpy()
+        if layer.num_batches_tracked is not None and layer.num_batches_tracked == 0 and (layer.running_var == 1).all():
+            notes.append("running statistics were never updated: pass batches")
+    weight_norm = feeder and feeder[1].weight.detach().double().flatten(1).norm(dim=1).cpu().numpy()
+    return LayerRatio(name, gamma, sigma, feeder and feeder[0], weight_norm, "; ".join(notes))
+
+
+def _row(layer: LayerRatio) -> dict[str, str]:
+    ratio, free = layer.ratio, layer.scale_free
+    known = np.isfinite(ratio).all()
+    low, middle, high = np.quantile(ratio, (0.05, 0.5, 0.95))
+    numbers = {"mean": ratio.mean(), "5 %": low, "median": middle, "95 %": high}
+    row = {"layer": layer.name, "channels": str(len(ratio))}
+    row |= {name: f"{value:.3g}" if known else "unknown" for name, value in numbers.items()}
+    row["above 1"] = f"{(ratio > 1).mean():.0%}" if known else "unknown"
+    row["scale-free mean"] = "" if free is None else f"{free.mean():.3g}" if known else "unknown"
+    return row | {"fed by": layer.fed_by or "no single layer", "note": layer.note}

@@ -5,7 +5,7 @@ import numpy as np
 from bnmem.errors import InputError
 
 # Append only: a stream is known by its position, and records depend on it.
-PURPOSES = ("init", "order", "corrupt", "mask", "noise", "bias", "canary")
+PURPOSES = ("init", "order", "corrupt", "mask", "noise", "bias", "canary", "dropout")
 
 
 def rng(seed: int, purpose: str) -> np.random.Generator:

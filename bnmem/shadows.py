@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from bnmem import data, masks, models, norms, records, scores, seeds, shadow_cache, train
+from bnmem import data, masks, models, norms, records, scores, seeds, shadow_cache, train, training
 from bnmem.errors import Diverged, InputError
 from bnmem.settings import Settings, setting
 from bnmem.sources import SETS
+from bnmem.training import Mitigation
 
-CODE = ("data", "masks", "models", "norms", "scores", "seeds", "shadow_cache", "shadows", "sources", "train")
+CODE = (*training.CODE, "masks", "scores", "shadow_cache", "shadows")
 FROZEN_SAMPLES = 1000  # of a model's own half: the constants of frozen normalisation
 STRIDE = 10_000  # model m has the streams of seed STRIDE * seed + m
 _ONE_TRAINING = threading.Lock()  # a process trains one model at a time: torch's threads and random state are its own
@@ -51,7 +52,7 @@ class Pool(Settings):
 
 
 @dataclass(frozen=True)
-class Shadows(Pool):
+class Shadows(Pool, Mitigation):
     """Everything that determines one arm of shadow models."""
 
     norm: str = setting("batch", "normalisation", norms.NORMS)
@@ -116,8 +117,7 @@ def train_one(s: Shadows, m: int) -> dict[str, np.ndarray]:
     selection, bad = pool(s)
     inside = np.flatnonzero(masks_of(replace(s, models=2 * (m // 2 + 1)))[m])
     where, info = train.device(), selection.info
-    net = models.make(s.arch, s.norm, info.shape, info.classes, STRIDE * s.seed + m, s.init)
-    net = net.to(where, memory_format=torch.channels_last)
+    net = training.net(s, info.shape, info.classes, STRIDE * s.seed + m, where)
     x, x_test = (train.to_images(images, info, where) for images in (bad.images, selection.test.images))
     rows = torch.from_numpy(inside).to(where)
     norms.measure_frozen(net, train.batch_of(x, rows[:FROZEN_SAMPLES]))
@@ -130,11 +130,13 @@ def train_one(s: Shadows, m: int) -> dict[str, np.ndarray]:
             out[f"correct_{epoch}"] = scores.correct(z, bad.labels)
             test.append(scores.correct(train.logits(net, x_test), selection.test.labels).mean())
 
-    train.fit(
-        net, x[rows], torch.from_numpy(bad.labels[inside]).to(where), epochs=s.epochs, lr=s.lr, batch_size=s.batch_size,
-        optimizer=s.optimizer, momentum=s.momentum, weight_decay=s.weight_decay, seed=STRIDE * s.seed + m,
-        at_epoch=measure, label=f"model {m}, norm {s.norm}, lr {s.lr:g}",
-    )  # fmt: skip
+    with training.penalty(s, net) as term:
+        train.fit(
+            net, x[rows], torch.from_numpy(bad.labels[inside]).to(where), epochs=s.epochs, lr=s.lr,
+            batch_size=s.batch_size, optimizer=s.optimizer, momentum=s.momentum, weight_decay=s.weight_decay,
+            seed=STRIDE * s.seed + m, penalty=term, at_epoch=measure,
+            label=f"model {m}, norm {s.norm}, lr {s.lr:g}",
+        )  # fmt: skip
     out |= _queries(s, net, x, bad.labels, out[f"phi_{s.epochs}"])
     return out | {"test": np.array(test), "seconds": np.array(time.perf_counter() - start)}
 

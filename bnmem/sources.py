@@ -7,7 +7,6 @@ Arrays of one source, as everywhere in the project: `train_images`, `test_images
 
 import os
 import urllib.error
-import zipfile
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -60,6 +59,8 @@ def find(name: str, n_train: int, n_test: int) -> tuple[str, dict[str, np.ndarra
     if name == "fashion_mnist" and n_train <= 6000 and n_test <= 2000:
         return "embedded", embedded("fashion_mnist.npz")
     folder = os.environ.get("BNMEM_DATA")
+    if folder and not Path(folder).is_dir():
+        raise InputError(f"BNMEM_DATA={folder} is no folder; set it to one that holds {name}.npz, or unset it")
     if folder and (path := Path(folder) / f"{name}.npz").exists():
         return "BNMEM_DATA", read_npz(path, name)
     return "torchvision", download(name)
@@ -71,8 +72,12 @@ def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as npz:
             arrays = {key: npz[key] for key in npz.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({error}); fetch it anew or remove it") from error
+    except Exception as error:  # a damaged file fails in many ways: zip, zlib, header, even memory
+        raise InputError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); fetch it anew or remove it"
+        ) from error
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise InputError(f"{path} holds members that are no arrays; fetch it anew or remove it")
     for split in ("train", "test"):
         images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
         official = info.n_train if split == "train" else info.n_test
@@ -87,7 +92,7 @@ def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
         if len(labels) and not 0 <= labels.min() <= labels.max() < info.classes:
             raise InputError(f"{path}: {split}_labels must be 0 to {info.classes - 1}")
         index = arrays.get(f"{split}_index", np.arange(len(labels)))
-        if index.shape != labels.shape or len(np.unique(index)) < len(index):
+        if index.shape != labels.shape or index.dtype.kind not in "iu" or len(np.unique(index)) < len(index):
             raise InputError(f"{path}: {split}_index must hold one official position an image, each once")
         if len(index) and not 0 <= index.min() <= index.max() < official:
             raise InputError(f"{path}: {split}_index must be 0 to {official - 1}")

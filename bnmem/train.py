@@ -75,13 +75,15 @@ def fit(
     momentum: float = 0.9,
     weight_decay: float = 0.0,
     seed: int = 0,
+    penalty: Callable[[], torch.Tensor] | None = None,
     at_epoch: Callable[[int, nn.Module], None] | None = None,
     label: str = "",
     progress: bool = False,
 ) -> None:
     """Minimise the mean cross-entropy at a constant learning rate, in place.
 
-    x float32 [n, H, W, C] (see `to_images`), y int64 [n], both on the model's device. `at_epoch(epoch, model)` is
+    x float32 [n, H, W, C] (see `to_images`), y int64 [n], both on the model's device. `penalty()` is added to the loss
+    of each batch after its forward pass. Dropout has a stream of its own. `at_epoch(epoch, model)` is
     called before training and after each epoch of `evaluation_epochs`. `label` names the settings in the error.
     Raises Diverged after the first epoch with a batch loss that is not finite or above LOSS_LIMIT, and InputError for
     fewer than two samples or an unknown optimiser.
@@ -101,19 +103,34 @@ def fit(
     bar = tqdm(range(1, epochs + 1), desc=label or "training", unit="epoch", disable=quiet(progress), leave=False)
     for epoch in bar:
         model.train()
-        losses = [step(model, opt, batch_of(x, rows), y[rows]) for rows in batches(len(x), batch_size, rng)]
+        with _dropout_stream(model, x.device, seed, epoch):
+            losses = [
+                step(model, opt, batch_of(x, rows), y[rows], penalty) for rows in batches(len(x), batch_size, rng)
+            ]
         _stop_if_diverged(torch.stack(losses), epoch, label)
         if epoch in measured:
             at_epoch(epoch, model)
 
 
-def step(model: nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """One optimiser step on one batch; the batch's mean loss, detached and still on the device."""
+def step(model: nn.Module, opt: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor, penalty=None) -> torch.Tensor:
+    """One optimiser step on one batch; the batch's mean loss (with the penalty), detached and still on the device."""
     opt.zero_grad(set_to_none=True)
     loss = F.cross_entropy(model(x), y)
+    loss = loss + penalty() if penalty else loss
     loss.backward()
     opt.step()
     return loss.detach()
+
+
+@contextlib.contextmanager
+def _dropout_stream(model: nn.Module, where: torch.device, seed: int, epoch: int) -> Iterator[None]:
+    """The global random state of an epoch's dropout, from (seed, epoch) alone; nothing where the net has none."""
+    if not any(isinstance(layer, nn.Dropout) for layer in model.modules()):
+        yield
+        return
+    with torch.random.fork_rng([where] if where.type == "cuda" else []):
+        torch.manual_seed((seeds.torch_seed(seed, "dropout") + epoch) % 2**63)
+        yield
 
 
 @torch.no_grad()

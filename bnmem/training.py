@@ -1,6 +1,8 @@
 """One training as a record: settings in, curves out; and the search for a learning rate."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,14 +10,14 @@ import numpy as np
 import torch
 
 from bnmem import data, models, norms, train
-from bnmem.errors import Diverged
+from bnmem.errors import Diverged, InputError
 from bnmem.jobs import Kind
-from bnmem.ratio import gamma_over_sigma
+from bnmem.ratio import THROUGH, GammaSigmaPenalty, gamma_over_sigma
 from bnmem.settings import Settings, setting
 from bnmem.sources import SETS
 
 RATIO_SAMPLES = 1000  # training images whose statistics are sigma in the curves of gamma/sigma
-CODE = ("data", "models", "norms", "ratio", "seeds", "sources", "train", "training")
+CODE = ("data", "feeders", "models", "norms", "ratio", "seeds", "sources", "train", "training")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,17 @@ class Common(Settings):
 
 
 @dataclass(frozen=True)
-class Training(Common):
+class Mitigation(Settings):
+    """What may hold memorization back, beside the choice of normalisation; all of it off by default."""
+
+    dropout: float = setting(0.0, "probability of dropout before each linear layer", low=0.0, high=0.95)
+    penalty_weight: float = setting(0.0, "weight of the gamma/sigma penalty", low=0.0)
+    penalty_bound: float = setting(0.5, "bound of the gamma/sigma penalty", low=1e-6)
+    penalty_through: str = setting("gamma", "where the penalty's gradient acts", THROUGH)
+
+
+@dataclass(frozen=True)
+class Training(Common, Mitigation):
     """Everything that determines one training."""
 
     norm: str = setting("batch", "normalisation", norms.NORMS)
@@ -81,16 +93,34 @@ def fingerprint(s: Training | Search) -> str:
     return data.fingerprint(*arrays)
 
 
-def compute(s: Training, progress: bool = False) -> tuple[dict, dict]:
+def net(s, shape: tuple[int, ...], classes: int, seed: int, where: torch.device) -> torch.nn.Module:
+    """The net of settings with arch, norm, init and dropout, on its device, channels last."""
+    made = models.make(s.arch, s.norm, shape, classes, seed, s.init, s.dropout)
+    return made.to(where, memory_format=torch.channels_last)
+
+
+@contextlib.contextmanager
+def penalty(s, model: torch.nn.Module) -> Iterator[GammaSigmaPenalty | None]:
+    """The gamma/sigma penalty of settings with penalty_weight, penalty_bound and penalty_through; None at weight 0."""
+    if not s.penalty_weight:
+        yield None
+        return
+    if s.norm != "batch":
+        raise InputError(f"the gamma/sigma penalty needs norm batch, not {s.norm}; set penalty_weight to 0")
+    with GammaSigmaPenalty(model, s.penalty_bound, s.penalty_weight, s.penalty_through) as term:
+        yield term
+
+
+def compute(s: Training, progress: bool = False, also=None) -> tuple[dict, dict]:
     """Train once. Numbers: `epoch` and, as long, accuracy and mean loss (float64) on the `corrupted`, `clean`, `val`
     and `test` images (empty groups left out), and `ratio`: layer -> mean over channels of |gamma|/sigma at each epoch.
 
+    `also(epoch, model, x, bad)`, where given, is called after each measurement; x as in `train.fit`.
     Raises Diverged, which names the settings, when a training or evaluation loss leaves the finite.
     """
     where = train.device()
     dataset, bad = inputs(s)
-    model = models.make(s.arch, s.norm, dataset.info.shape, dataset.info.classes, s.seed, s.init)
-    model = model.to(where, memory_format=torch.channels_last)
+    model = net(s, dataset.info.shape, dataset.info.classes, s.seed, where)
     x = train.to_images(bad.images, dataset.info, where)
     y = torch.from_numpy(bad.labels).to(where)
     norms.measure_frozen(model, train.batch_of(x, slice(RATIO_SAMPLES)))
@@ -113,13 +143,17 @@ def compute(s: Training, progress: bool = False) -> tuple[dict, dict]:
                     raise Diverged(f"{group} loss {loss} after epoch {epoch} ({describe(s)}); lower lr")
                 curves["loss"].setdefault(group, []).append(float(loss))
                 curves["accuracy"].setdefault(group, []).append(float(correct))
-        for layer, ratio in gamma_over_sigma(model, train.batch_of(x, slice(RATIO_SAMPLES))).items():
-            curves["ratio"].setdefault(layer, []).append(float(ratio.mean()))
+        for layer in gamma_over_sigma(model, train.batch_of(x, slice(RATIO_SAMPLES))):
+            curves["ratio"].setdefault(layer.name, []).append(float(layer.ratio.mean()))
+        if also:
+            also(epoch, model, x, bad)
 
-    train.fit(
-        model, x, y, epochs=s.epochs, lr=s.lr, batch_size=s.batch_size, optimizer=s.optimizer, momentum=s.momentum,
-        weight_decay=s.weight_decay, seed=s.seed, at_epoch=measure, label=describe(s), progress=progress,
-    )  # fmt: skip
+    with penalty(s, model) as term:
+        train.fit(
+            model, x, y, epochs=s.epochs, lr=s.lr, batch_size=s.batch_size, optimizer=s.optimizer, momentum=s.momentum,
+            weight_decay=s.weight_decay, seed=s.seed, penalty=term, at_epoch=measure, label=describe(s),
+            progress=progress,
+        )  # fmt: skip
     return curves, {}
 
 
