@@ -4,7 +4,18 @@ import argparse
 import json
 import sys
 
-from bnmem import data, plots_gradients, plots_memorization, plots_query, records, sources, tables_membership, verify
+from bnmem import (
+    data,
+    exp_grid,
+    plots_gradients,
+    plots_memorization,
+    plots_query,
+    records,
+    sources,
+    tables_grid,
+    tables_membership,
+    verify,
+)
 from bnmem.errors import Diverged, InputError
 from bnmem.settings import PROFILES
 
@@ -27,6 +38,11 @@ def main(argv: list[str] | None = None) -> int:
     run.add_argument("--fresh", action="store_true", help="compute anew and replace the records")
     run.add_argument("--workers", type=int, metavar="N", help="trainings at a time (default: one a core)")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change one setting; repeatable")
+    grid = run.add_argument_group("for the grid")
+    grid.add_argument("--list", action="store_true", help="list the rows and stop")
+    grid.add_argument("--dry-run", action="store_true", help="say what is missing and how long it would take")
+    grid.add_argument("--only", metavar="PATTERN", help="rows whose name fits, such as 'trainings/cifar10/*'")
+    grid.add_argument("--tier", type=int, action="append", metavar="N", help="1, 2 or 3; repeatable (default: 1 and 2)")
     run.set_defaults(action=_run)
 
     check = commands.add_parser("verify", help="recompute stored records and compare")
@@ -63,6 +79,10 @@ def _run(args) -> int:
         raise InputError(f"unknown experiment {args.experiment!r}; choose one of {known}")
     if args.workers is not None and args.workers < 1:
         raise InputError(f"--workers must be 1 or more, not {args.workers}")
+    if name == "grid":
+        return _run_grid(args)
+    if args.list or args.dry_run or args.only or args.tier:
+        raise InputError("--list, --dry-run, --only and --tier are for: run grid")
     module = verify.EXPERIMENTS[name]
     settings = module.SETTINGS.of(args.profile, dict(_assignment(text) for text in args.set))
     result = module.run(settings, fresh=args.fresh, workers=args.workers)
@@ -71,6 +91,21 @@ def _run(args) -> int:
     print(f"{len(result.records)} records in {records.folder() / name}")
     for row in TABLES[name].verdict_rows(result):
         print("  ".join(f"{key}: {value}" for key, value in row.items()))
+    return 0
+
+
+def _run_grid(args) -> int:
+    look = args.list or args.dry_run
+    tiers = tuple(args.tier or ((0,) if args.profile == "smoke" else (1, 2, 3) if look else (1, 2)))
+    settings = exp_grid.Grid(tiers=tiers, only=args.only or "*")
+    if look:
+        for line in tables_grid.plan_lines(settings, details=args.list):
+            print(line)
+        return 0
+    result = exp_grid.run(settings, fresh=args.fresh, workers=args.workers)
+    for note in result.notes:
+        print(f"note: {note}")
+    print(f"{len(result.rows)} rows, {len(result.records)} records in {records.folder()}")
     return 0
 
 

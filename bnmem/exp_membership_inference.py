@@ -32,6 +32,7 @@ class MembershipInference(Pool):
     norm: str = setting("batch", "normalisation under study", norms.NORMS)
     against: str = setting("none", "normalisation it is compared with", norms.NORMS)
     also: tuple = setting(("affine",), "further arms; naming one of the two adds nothing", norms.NORMS)
+    lr_against: float = setting(0.0, "learning rate of the other arms; 0 takes lr", low=0.0)
     corruption: str = setting("flip", "how outliers are made", ("flip", "ood"))
     rates: tuple = setting((0.0, 0.01, 0.05), "outlier fractions of the pools", low=0.0, high=0.5)
     models: int = setting(16, "shadow models an arm, in complementary pairs", low=1, high=shadows.STRIDE)
@@ -106,12 +107,17 @@ def arms_of(s: MembershipInference) -> tuple[str, ...]:
 def arm_of(s: MembershipInference, rate: float, norm: str) -> Shadows:
     """The settings of one arm of shadow models."""
     same = {name: getattr(s, name) for name in (*Pool.__dataclass_fields__, "models", "scored", "queries")}
+    same["lr"] = lr_of(s, norm)
     return Shadows(**same, norm=norm, corruption=s.corruption if rate else "none", rate=rate)
 
 
 def audit_of(s: MembershipInference, norm: str) -> Audit:
     same = {name: getattr(s, name) for name in (*Pool.__dataclass_fields__, "canaries", "guesses")}
-    return Audit(**same, norm=norm)
+    return Audit(**same | {"lr": lr_of(s, norm)}, norm=norm)
+
+
+def lr_of(s: MembershipInference, norm: str) -> float:
+    return s.lr if norm == s.norm or not s.lr_against else s.lr_against
 
 
 def run(
@@ -134,15 +140,27 @@ def run(
         shadows.check(arm)
     for audit in audits.values():
         canaries.check(audit)
-    arm_jobs = [ArmJob(NAME, SHADOWS, arm) for arm in plan.values()]
-    if not only_stored:
-        missing = [job.settings for job in arm_jobs if fresh or job.stored() is None]
-        shadows.fill(missing, fresh=fresh, workers=workers, progress=progress)
-    options = {"fresh": fresh, "only_stored": only_stored}
-    runs = dict(zip(plan, jobs.run(arm_jobs, workers=1, progress=False, **options), strict=True))
+    options = {"fresh": fresh, "only_stored": only_stored, "workers": workers, "progress": progress}
+    runs = dict(zip(plan, run_arms(list(plan.values()), **options), strict=True))
     audit_jobs = [Job(NAME, AUDIT, audit) for audit in audits.values()]
-    audited = dict(zip(audits, jobs.run(audit_jobs, workers=workers, progress=progress, **options), strict=True))
+    audited = dict(zip(audits, jobs.run(audit_jobs, **options), strict=True))
     return Result(s, runs, audited, jobs.check_code(KINDS, [*runs.values(), *audited.values()]))
+
+
+def run_arms(
+    arms: list[Shadows],
+    *,
+    fresh: bool = False,
+    only_stored: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+) -> list[Record]:
+    """The records of arms of shadow models; the missing models of all of them are trained in one go."""
+    plan = [ArmJob(NAME, SHADOWS, arm) for arm in arms]
+    if not only_stored:
+        missing = [job.settings for job in plan if fresh or job.stored() is None]
+        shadows.fill(missing, fresh=fresh, workers=workers, progress=progress)
+    return jobs.run(plan, fresh=fresh, only_stored=only_stored, workers=1, progress=False)
 
 
 def accuracy(result: Result, rate: float, norm: str, group: str) -> np.ndarray:

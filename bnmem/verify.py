@@ -13,6 +13,7 @@ import numpy as np
 from bnmem import (
     exp_forced_memorization,
     exp_gradient_norms,
+    exp_grid,
     exp_membership_inference,
     exp_query_mode,
     records,
@@ -23,7 +24,8 @@ from bnmem.jobs import Job
 from bnmem.records import Record
 
 EXPERIMENTS = {
-    exp.NAME: exp for exp in (exp_forced_memorization, exp_gradient_norms, exp_membership_inference, exp_query_mode)
+    exp.NAME: exp
+    for exp in (exp_forced_memorization, exp_gradient_norms, exp_membership_inference, exp_query_mode, exp_grid)
 }
 SAME = ("processor", "device", "threads", "libraries")
 DEVIATIONS = 3.0
@@ -111,7 +113,9 @@ def _verdicts_agree(old: Record, new: Record) -> bool:
 
 
 def _stored(module, profile: str):
-    """A profile's result where all its records are there, else None."""
+    """A profile's result where the experiment has it and all its records are there, else None."""
+    if profile not in module.SETTINGS.profiles():
+        return None
     try:
         return module.run(module.SETTINGS.of(profile), only_stored=True)
     except LookupError:
