@@ -11,6 +11,7 @@ import numpy as np
 from bnmem import canaries, jobs, norms, roc, shadows
 from bnmem.canaries import AUDIT, Audit
 from bnmem.errors import InputError
+from bnmem.influence import INFLUENCE, Influence
 from bnmem.jobs import Job
 from bnmem.records import Record
 from bnmem.roc import Difference
@@ -20,7 +21,7 @@ from bnmem.shadow_summary import GROUPS, SHADOWS, ArmJob
 from bnmem.shadows import Pool, Shadows
 
 NAME = "membership_inference"
-KINDS = (SHADOWS, AUDIT)
+KINDS = (SHADOWS, AUDIT, INFLUENCE)
 CLAIMS = {"auc_gap_1_percent": "C4", "auc_gap_5_percent": "C4", "auc_gap_0_percent": "C5"}
 FIT_TOLERANCE = 0.005  # two arms fit equally well when their accuracies on clean IN samples differ by no more
 
@@ -40,6 +41,7 @@ class MembershipInference(Pool):
     queries: tuple = setting(Shadows.queries, "batch sizes of the query with batch statistics", low=2)
     canaries: int = setting(400, "canaries of the audit", low=2)
     guesses: int = setting(200, "guesses of the audit", low=2)
+    measured: tuple = setting(Influence.measured, "epochs of the gradient norms in the risk table", low=0)
 
     @classmethod
     def profiles(cls) -> dict[str, dict]:
@@ -54,6 +56,7 @@ class MembershipInference(Pool):
                 "queries": (32, 128),
                 "canaries": 60,
                 "guesses": 40,
+                "measured": (1, 3, 5),
             },
             "laptop": {},
             "grid": {"ood": "sibling"},
@@ -66,6 +69,7 @@ class MembershipInference(Pool):
                 "scored": (2, 4, 6, 10, 20, 50, 100),
                 "canaries": 2000,
                 "guesses": 1000,
+                "measured": (1, 5, 20, 100),
             },
         }
 
@@ -75,11 +79,13 @@ SETTINGS = MembershipInference
 
 @dataclass(frozen=True)
 class Result:
-    """All records of one run: arms of shadow models by (rate, norm), audits by norm."""
+    """All records of one run: arms of shadow models by (rate, norm), audits and, for the pool with the most outliers,
+    gradient norms by norm."""
 
     settings: MembershipInference
     runs: dict[tuple[float, str], Record]
     audits: dict[str, Record]
+    influence: dict[str, Record]
     notes: list[str]
 
     @property
@@ -88,7 +94,7 @@ class Result:
 
     @property
     def records(self) -> list[Record]:
-        return [*self.runs.values(), *self.audits.values()]
+        return [*self.runs.values(), *self.audits.values(), *self.influence.values()]
 
     def with_record(self, new: Record) -> "Result":
         """The same result with `new` in the place of the record of its key."""
@@ -96,7 +102,7 @@ class Result:
         def swap(old):
             return {name: new if record.key == new.key else record for name, record in old.items()}
 
-        return replace(self, runs=swap(self.runs), audits=swap(self.audits))
+        return replace(self, runs=swap(self.runs), audits=swap(self.audits), influence=swap(self.influence))
 
 
 def arms_of(s: MembershipInference) -> tuple[str, ...]:
@@ -114,6 +120,12 @@ def arm_of(s: MembershipInference, rate: float, norm: str) -> Shadows:
 def audit_of(s: MembershipInference, norm: str) -> Audit:
     same = {name: getattr(s, name) for name in (*Pool.__dataclass_fields__, "canaries", "guesses")}
     return Audit(**same | {"lr": lr_of(s, norm)}, norm=norm)
+
+
+def influence_of(s: MembershipInference, norm: str) -> Influence:
+    same = {name: getattr(s, name) for name in (*Pool.__dataclass_fields__, "measured")}
+    rate = max(s.rates)
+    return Influence(**same | {"lr": lr_of(s, norm)}, norm=norm, corruption=s.corruption if rate else "none", rate=rate)
 
 
 def lr_of(s: MembershipInference, norm: str) -> float:
@@ -144,7 +156,10 @@ def run(
     runs = dict(zip(plan, run_arms(list(plan.values()), **options), strict=True))
     audit_jobs = [Job(NAME, AUDIT, audit) for audit in audits.values()]
     audited = dict(zip(audits, jobs.run(audit_jobs, **options), strict=True))
-    return Result(s, runs, audited, jobs.check_code(KINDS, [*runs.values(), *audited.values()]))
+    pulls = {norm: Job(NAME, INFLUENCE, influence_of(s, norm)) for norm in arms_of(s)}
+    pulled = dict(zip(pulls, jobs.run(list(pulls.values()), **options), strict=True))
+    used = [*runs.values(), *audited.values(), *pulled.values()]
+    return Result(s, runs, audited, pulled, jobs.check_code(KINDS, used))
 
 
 def run_arms(
@@ -222,6 +237,17 @@ def equal_fit(result: Result, rate: float, against: str | None = None) -> EqualF
     )
 
 
+def risk_table(result: Result, norm: str) -> dict[str, np.ndarray]:
+    """Every sample of the pool with the most outliers, all arrays [N]: index (official position), label (trained),
+    true_label, group (0 clean, 1 flip, 2 OOD), d_prime, memorization and memorization_se from the shadow models, and
+    norm_E float64, the gradient norm after epoch E of one training on the whole pool."""
+    arrays = result.runs[max(result.settings.rates), norm].arrays
+    names = ("index", "label", "true_label", "group", "d_prime", "memorization", "memorization_se")
+    pulled = result.influence[norm]
+    norms_ = zip(pulled.numbers["epochs"], pulled.arrays["norms"].astype(np.float64), strict=True)
+    return {name: arrays[name] for name in names} | {f"norm_{epoch}": values for epoch, values in norms_}
+
+
 def metric_of(rate: float) -> str:
     """The scorecard's name for the gap at this rate of outliers."""
     return f"auc_gap_{100 * rate:g}_percent"
@@ -252,7 +278,11 @@ def statuses(result: Result) -> list[str]:
 
 def deviations(old: Record, new: Record) -> float:
     """How far a recomputed record lies off, in standard deviations: the mean AUC over all samples at the last epoch
-    (see `in_errors`); for an audit the right guesses, with their binomial deviation."""
+    (see `in_errors`); for an audit the right guesses, with their binomial deviation; for gradient norms the quartiles
+    of their logarithm at the first measured epoch, in units of a factor of two."""
+    if old.kind == "influence":
+        quartiles = [np.percentile(np.log2(r.arrays["norms"][0] + 1e-12), (25, 50, 75)) for r in (old, new)]
+        return float(np.abs(quartiles[0] - quartiles[1]).max())
     if old.kind == "audit":
         r, correct = old.numbers["guesses"], old.numbers["correct"]
         return abs(correct - new.numbers["correct"]) / max(np.sqrt(correct * (r - correct) / r), 1.0)

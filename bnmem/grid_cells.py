@@ -38,8 +38,8 @@ def statuses(cells: Cells) -> list[str]:
 
 
 def attacked(cells: Cells) -> attacks.Result:
-    """A row of shadow models as a result of the membership experiment, without its audits."""
-    return attacks.Result(cells.row.attack(cells.best), cells.runs, {}, [])
+    """A row of shadow models as a result of the membership experiment, without its audits and gradient norms."""
+    return attacks.Result(cells.row.attack(cells.best), cells.runs, {}, {}, [])
 
 
 def memorized(cells: Cells) -> memorization.Result:

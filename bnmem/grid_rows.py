@@ -19,8 +19,8 @@ ARMS = ("batch", "none")
 
 LENET = {"arch": "lenet", "n_train": 5000, "n_val": 1000, "n_test": 2000}
 DEEP = {"n_train": 3000, "n_val": 500, "n_test": 1000, "epochs": 20, "checkpoints": (0, 2, 6, 12, 20)}
-LENET_SEARCH = {"n_train": 3000, "n_val": 1000, "n_test": 100, "epochs": 10, "lrs": (0.005, 0.01, 0.02, 0.05, 0.1)}
-DEEP_SEARCH = {"n_train": 3000, "n_val": 500, "n_test": 100, "epochs": 8, "lrs": (0.02, 0.05, 0.1)}
+LENET_SEARCH = {"n_train": 3000, "n_val": 1000, "n_test": 100, "epochs": 10, "lrs": (0.01, 0.02, 0.05, 0.1, 0.2)}
+DEEP_SEARCH = {"n_train": 3000, "n_val": 500, "n_test": 100, "epochs": 8, "lrs": (0.02, 0.05, 0.1, 0.2)}
 LENET_POOL = {"arch": "lenet", "scored": (4, 6, 8, 10, 12, 16, 20), "queries": (128,)}
 DEEP_POOL = {"pool": 3000, "n_test": 1000, "scored": (4, 8, 12, 16, 20), "queries": (128,)}
 TINY = {"n_train": 400, "n_val": 100, "n_test": 200, "batch_size": 32, "epochs": 4, "probe": 128}

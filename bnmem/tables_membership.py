@@ -131,6 +131,39 @@ def risk_rows(result: exp.Result) -> list[dict[str, str]]:
     return rows
 
 
+def sample_rows(result: exp.Result, most: int = 6) -> list[dict[str, str]]:
+    """Table: the most exposed outliers and clean samples of the pool with the most outliers, all readings joined."""
+    table = exp.risk_table(result, result.settings.norm)
+    epochs = result.influence[result.settings.norm].numbers["epochs"]
+    rows = []
+    for outliers in (True, False):
+        chosen = np.flatnonzero((table["group"] > 0) == outliers)
+        for i in chosen[np.argsort(-table["d_prime"][chosen], kind="stable")][:most]:
+            row = {"index": str(table["index"][i]), "kind": ("clean", "flip", "OOD")[table["group"][i]]}
+            row["trained label"] = str(table["label"][i])
+            row["d′"] = f"{table['d_prime'][i]:.1f}"
+            row["memorization"] = f"{table['memorization'][i]:.2f} ± {table['memorization_se'][i]:.2f}"
+            for epoch in (epochs[0], epochs[len(epochs) // 2], epochs[-1]):
+                row[f"gradient norm, epoch {epoch}"] = f"{table[f'norm_{epoch}'][i]:.2g}"
+            rows.append(row)
+    return rows
+
+
+def foretell_rows(result: exp.Result) -> list[dict[str, str]]:
+    """Table: rank correlation, over samples, of the gradient norm at an epoch with d' and with memorization."""
+    rows = []
+    for arm in result.arms:
+        table = exp.risk_table(result, arm)
+        for name, chosen in (("clean", table["group"] == 0), ("outliers", table["group"] > 0)):
+            for target, label in (("d_prime", "d′"), ("memorization", "memorization")):
+                row = {"arm": LABELS[arm], "samples": name, "norm against": label}
+                for epoch in result.influence[arm].numbers["epochs"]:
+                    both = table[f"norm_{epoch}"][chosen], table[target][chosen].astype(float)
+                    row[f"epoch {epoch}"] = f"{spearmanr(*both).statistic:+.2f}" if chosen.sum() > 2 else "none there"
+                rows.append(row)
+    return rows
+
+
 def audit_rows(result: exp.Result) -> list[dict[str, str]]:
     """Table: the audit statement of each arm."""
     rows = []
@@ -175,7 +208,8 @@ def record_rows(result: exp.Result) -> list[dict[str, str]]:
         {"what": f"{pool_name(rate, result.settings.corruption)}, {LABELS[arm]}", "record": record.line}
         for (rate, arm), record in result.runs.items()
     ]
-    return rows + [{"what": f"audit, {LABELS[arm]}", "record": r.line} for arm, r in result.audits.items()]
+    rows += [{"what": f"audit, {LABELS[arm]}", "record": r.line} for arm, r in result.audits.items()]
+    return rows + [{"what": f"gradient norms, {LABELS[arm]}", "record": r.line} for arm, r in result.influence.items()]
 
 
 def glue_values(result: exp.Result) -> dict[str, str]:

@@ -41,7 +41,7 @@ def made_up(aucs, fits, models=6):
 def result(ours, theirs, rates=(0.01, 0.05)):
     s = MembershipInference(rates=rates, also=("none",), models=6, epochs=3, scored=(1, 2, 3))
     runs = {(rate, arm): record for rate in rates for arm, record in (("batch", ours), ("none", theirs))}
-    return Result(s, runs, {}, [])
+    return Result(s, runs, {}, {}, [])
 
 
 def test_differences_are_paired_over_pairs_of_models():

@@ -1,0 +1,119 @@
+"""All cells of all claims, from all records: what the scorecard shows, and the verdicts by the rules."""
+
+from dataclasses import dataclass, replace
+
+from bnmem import (
+    exp_forced_memorization,
+    exp_gamma_sigma,
+    exp_gradient_norms,
+    exp_grid,
+    exp_membership_inference,
+    exp_regularization,
+    grid_cells,
+    rules,
+)
+from bnmem.grid_cells import FACE, FIT, READINGS
+from bnmem.rules import RULES, Cell
+
+EXPERIMENTS = (
+    exp_forced_memorization,
+    exp_gradient_norms,
+    exp_membership_inference,
+    exp_gamma_sigma,
+    exp_regularization,
+)
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """cells: claim -> reading -> cells; records: how many stand behind it; notes: what a reader must know of them."""
+
+    cells: dict[str, dict[str, list[Cell]]]
+    records: int
+    notes: list[str]
+
+    def of(self, claim: str, reading: str = FACE) -> list[Cell]:
+        return self.cells[claim][reading]
+
+    def verdict(self, claim: str, reading: str = FACE) -> str:
+        """By the rules; for a theorem that its tests decide."""
+        if not RULES[claim].metrics:
+            return rules.PROVED
+        found = self.of(claim, reading)
+        if reading == FIT and found:  # not every metric has a reading at equal fit: those that have one decide
+            metrics = [m for m in RULES[claim].metrics if any(c.metric == m.name for c in found)]
+            held = [rules.cell_status(c, m) == "holds" for m in metrics for c in found if c.metric == m.name]
+            return rules.REPRODUCED if all(held) else rules.PARTLY if any(held) else rules.NOT
+        return rules.verdict(claim, found)
+
+
+def collect(s: exp_grid.Grid, profile: str = "laptop") -> Scorecard:
+    """Every finished cell: of the experiments at `profile`, and of the grid's rows that `s` chooses.
+
+    Reads records only; what is not there is not measured.
+    """
+    cells = {claim: {reading: [] for reading in READINGS} for claim in RULES}
+    used, notes = 0, []
+    for module in EXPERIMENTS:
+        try:
+            result = module.run(module.SETTINGS.of(profile), only_stored=True)
+        except LookupError:
+            continue
+        used, notes = used + len(result.records), notes + result.notes
+        for reading in READINGS:
+            _add(cells, reading, _READ[module.NAME](result, reading))
+    grid = exp_grid.stored(s)
+    for row in grid.rows:
+        for reading in READINGS:
+            _add(cells, reading, grid_cells.found(row, reading))
+    return Scorecard(cells, used + len(grid.records), notes + grid.notes)
+
+
+def _add(cells, reading, found):
+    for claim, row in found.items():
+        cells[claim][reading] += row
+
+
+def _memorization(result, reading):
+    out = {}
+    for tuning, label in (("same", "same learning rate"), ("best", "own learning rates")):
+        s = result.settings
+        for kind in s.corruptions:
+            claim = exp_forced_memorization.CLAIMS[kind]
+            where = f"{s.dataset} / {s.arch} / {s.rate:.0%} {kind}, {label}"
+            if reading == FACE:
+                row = [replace(c, where=where) for c in exp_forced_memorization.cells(result, tuning)[claim]]
+            else:
+                control = exp_forced_memorization.equal_fit(result, tuning, kind)
+                i = control and control[2]
+                row = [Cell("corrupted_accuracy", where, i.mean, i.low, i.high)] if control else []
+            out.setdefault(claim, []).extend(row)
+    return out
+
+
+def _gradients(result, reading):
+    s = result.settings
+    where = f"{s.dataset} / {s.arch} / {s.rate:.0%} {s.corruption}, same learning rate"
+    if reading == FACE:
+        return {"C3": [replace(c, where=where) for c in exp_gradient_norms.cells(result)["C3"]]}
+    levels = exp_gradient_norms.equal_fit(result)
+    if not levels:
+        return {}
+    i = levels[max(levels)]
+    return {"C3": [Cell("log2_norm_batch_over_none", where, i.mean, i.low, i.high)]}
+
+
+def _membership(result, reading):
+    s = result.settings
+    where = f"{s.dataset} / {s.arch}, same learning rate"
+    found = exp_membership_inference.cells(result, reading)
+    return {claim: [replace(c, where=where) for c in row] for claim, row in found.items()}
+
+
+_READ = {
+    "forced_memorization": _memorization,
+    "gradient_norms": _gradients,
+    "membership_inference": _membership,
+    "gamma_sigma": lambda result, reading: exp_gamma_sigma.cells(result) if reading == FACE else {},
+    "regularization": lambda result, reading: exp_regularization.cells(result, reading),
+}
