@@ -149,6 +149,20 @@ plots.gallery(result)
 notebook.table(tables.risk_rows(result))
 
 # %% [markdown]
+# The most exposed samples, one row each: first outliers, then clean ones. The gradient norms are those of one training on the
+# whole pool (definition `eval`), early, in the middle and at the end.
+
+# %% tags=["hide-input"]
+notebook.table(tables.sample_rows(result))
+
+# %% [markdown]
+# Does the gradient norm foretell who will be exposed? Rank correlation over the samples, by the epoch of the norm. It needs
+# one training instead of many, so it would be a cheap warning.
+
+# %% tags=["hide-input"]
+notebook.table(tables.foretell_rows(result))
+
+# %% [markdown]
 # ## An audit statement
 #
 # LiRA measures an attack. An audit proves something about a training: a lower bound on the $\varepsilon$ of differential
