@@ -31,7 +31,7 @@ class Grid(Settings):
 
     @classmethod
     def profiles(cls) -> dict[str, dict]:
-        return {"smoke": {"tiers": (0,)}, "grid": {}}
+        return {"smoke": {"tiers": (0,)}, "laptop": {"tiers": (1, 2, 3)}, "grid": {}}
 
     def rows(self) -> list[Row]:
         """The chosen rows, tier after tier. Raises InputError where none is chosen."""

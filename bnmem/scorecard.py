@@ -47,11 +47,13 @@ class Scorecard:
         return rules.verdict(claim, found)
 
 
-def collect(s: exp_grid.Grid, profile: str = "laptop") -> Scorecard:
+def collect(s: exp_grid.Grid, profile: str = "laptop", fresh: bool = False) -> Scorecard:
     """Every finished cell: of the experiments at `profile`, and of the grid's rows that `s` chooses.
 
-    Reads records only; what is not there is not measured.
+    Reads records; what is not there is not measured. At profile smoke the grid's small row is computed first.
     """
+    if profile == "smoke":
+        exp_grid.run(s, fresh=fresh)
     cells = {claim: {reading: [] for reading in READINGS} for claim in RULES}
     used, notes = 0, []
     for module in EXPERIMENTS:
