@@ -1,16 +1,19 @@
-"""The command line: python -m bnmem run | verify | data."""
+"""The command line: python -m bnmem run | verify | audit | data."""
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from bnmem import (
+    audit_file,
     data,
     exp_grid,
     plots_gradients,
     plots_memorization,
     plots_query,
     records,
+    report_audit,
     sources,
     tables_grid,
     tables_membership,
@@ -54,6 +57,18 @@ def main(argv: list[str] | None = None) -> int:
     )
     check.add_argument("--list", action="store_true", help="list the records and stop")
     check.set_defaults(action=_verify)
+
+    look = commands.add_parser("audit", help="look at your own trained net: gamma/sigma, and who pulls on its weights")
+    look.add_argument("checkpoint", metavar="CHECKPOINT", help="file of weights: torch.save(model.state_dict(), ...)")
+    look.add_argument("--arch", required=True, help="torchvision:resnet18, any other of theirs, or bnmem:resnet8")
+    look.add_argument("--data", metavar="PATH", help="folder with a folder of images a class, or npz (images, labels)")
+    look.add_argument("--out", metavar="FOLDER", help="where to write (default: ./audit-NAME, NAME the checkpoint's)")
+    look.add_argument("--limit", type=int, default=2000, metavar="N", help="images at most (default: 2000)")
+    look.add_argument("--size", type=int, metavar="S", help="scale and cut images to S x S (default: the first one's)")
+    look.add_argument("--batch", type=int, default=64, metavar="N", help="images a pass (default: 64)")
+    look.add_argument("--mean", type=float, nargs="+", metavar="X", help="normalization, one number a channel")
+    look.add_argument("--std", type=float, nargs="+", metavar="X", help="normalization, one number a channel")
+    look.set_defaults(action=_audit)
 
     sets = commands.add_parser("data", help="say where each data set comes from; load and check it")
     sets.add_argument(
@@ -128,6 +143,16 @@ def _verify(args) -> int:
     held = sum(o.holds for o in outcomes)
     print(f"{held} of {len(outcomes)} records hold")
     return 0 if held == len(outcomes) else 1
+
+
+def _audit(args) -> int:
+    folder = report_audit.free(args.out or f"audit-{Path(args.checkpoint).stem}")
+    options = {name: getattr(args, name) for name in ("limit", "size", "batch", "mean", "std")}
+    made = audit_file.audit_file(args.checkpoint, args.arch, args.data, **options, progress=True)
+    print(report_audit.text(made.audit, made.classes, made.notes))
+    for path in report_audit.save(made.audit, folder, made.classes, made.notes):
+        print(f"written: {path}")
+    return 0
 
 
 def _data(args) -> int:
