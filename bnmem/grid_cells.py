@@ -28,7 +28,7 @@ def where(cells: Cells) -> str:
     """The cell's name: data set, net and what was corrupted."""
     s = cells.row.settings
     start = f"{s.dataset} / {s.arch}{', He' if s.init == 'he' else ''}"
-    return start if cells.row.what == "lira" else f"{start} / {s.rate:.0%} {s.corruption}, {s.n_train:,} images"
+    return start if cells.row.what == "lira" else f"{start} / {100 * s.rate:g} % {s.corruption}, {s.n_train:,} images"
 
 
 def statuses(cells: Cells) -> list[str]:

@@ -1,6 +1,7 @@
 """The scorecard's table and its forest plots."""
 
 import math
+import re
 
 from bnmem import rules
 from bnmem.grid_cells import FACE, FIT
@@ -10,6 +11,19 @@ from bnmem.scorecard import Scorecard
 from bnmem.stats import Interval, interval
 
 STATUS = {"holds": ("batch", "o"), "open": ("grey", "D"), "fails": ("none", "s")}
+PROPER = {
+    "fashion_mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "cifar100": "CIFAR-100",
+    "cifar10": "CIFAR-10",
+    "lenet": "LeNet",
+    "resnet8": "ResNet-8",
+    "resnet20": "ResNet-20",
+    "densenet": "DenseNet",
+    "resnet18": "ResNet-18",
+    "densenet121": "DenseNet-121",
+    "ood": "OOD",
+}
 SHORT = {
     "corrupted_accuracy": "corrupted accuracy, BN − none",
     "log2_epochs_to_half": "log2 speed-up to half memorized",
@@ -40,9 +54,14 @@ def forest(card: Scorecard, claims: tuple[str, ...]) -> Figure:
         figure, axes = panels(1, max(len(metrics), 1), width=10, height=height, sharey=True)
         for ax, (claim, metric) in zip(axes[0], metrics, strict=False):
             _column(ax, claim, metric, card, wheres, named=len(claims) > 1)
-        axes[0][0].set_yticks(range(len(wheres)), [where.replace("_", " ") for where in wheres], fontsize=8.5)
+        axes[0][0].set_yticks(range(len(wheres)), [proper(where) for where in wheres], fontsize=8.5)
         axes[0][0].set_ylim(len(wheres) - 0.4, -0.7)
     return figure
+
+
+def proper(where: str) -> str:
+    """A cell's name as people write it."""
+    return re.sub(r"\w+", lambda word: PROPER.get(word[0], word[0]), where)
 
 
 def _column(ax, claim: str, metric: Metric, card: Scorecard, wheres: list[str], named: bool) -> None:
@@ -100,7 +119,7 @@ def cell_rows(card: Scorecard, claim: str) -> list[dict[str, str]]:
         for cell in card.of(claim):
             if cell.metric == metric.name:
                 other = at_fit.get(cell.where)
-                row = {"cell": cell.where, "metric": SHORT[metric.name], "margin": f"{metric.margin:g}"}
+                row = {"cell": proper(cell.where), "metric": SHORT[metric.name], "margin": f"{metric.margin:g}"}
                 row |= {"effect": _text(cell), "": rules.cell_status(cell, metric)}
                 rows.append(
                     row

@@ -82,7 +82,7 @@ def _memorization(result, reading):
         s = result.settings
         for kind in s.corruptions:
             claim = exp_forced_memorization.CLAIMS[kind]
-            where = f"{s.dataset} / {s.arch} / {s.rate:.0%} {kind}, {label}"
+            where = f"{s.dataset} / {s.arch} / {100 * s.rate:g} % {kind}, {label}"
             if reading == FACE:
                 row = [replace(c, where=where) for c in exp_forced_memorization.cells(result, tuning)[claim]]
             else:
@@ -95,7 +95,7 @@ def _memorization(result, reading):
 
 def _gradients(result, reading):
     s = result.settings
-    where = f"{s.dataset} / {s.arch} / {s.rate:.0%} {s.corruption}, same learning rate"
+    where = f"{s.dataset} / {s.arch} / {100 * s.rate:g} % {s.corruption}, same learning rate"
     if reading == FACE:
         return {"C3": [replace(c, where=where) for c in exp_gradient_norms.cells(result)["C3"]]}
     levels = exp_gradient_norms.equal_fit(result)
