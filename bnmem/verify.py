@@ -18,6 +18,7 @@ from bnmem import (
     exp_query_mode,
     records,
     shadow_cache,
+    sources,
 )
 from bnmem.errors import InputError
 from bnmem.jobs import Job
@@ -158,7 +159,7 @@ def note_code(outcomes: list[Outcome]) -> list[tuple[str, str, list[str]]]:
 def pick(keys: list[str], sample: int) -> list[Record]:
     """The records to recompute: the named ones (a prefix will do), or `sample` random ones, cheap ones first, or by
     default the cheapest one (searches apart) of the smoke and of the laptop profile of each experiment; no laptop
-    record that took more than MINUTES is among those.
+    record that took more than MINUTES is among those. Unnamed records whose images are not at hand are passed over.
 
     Raises InputError for a key that no record has, or several have.
     """
@@ -173,16 +174,28 @@ def pick(keys: list[str], sample: int) -> list[Record]:
         return [records.load(_one(paths, key)) for key in keys]
     if sample:
         found = [records.load(path) for path in np.random.default_rng().permutation(np.array(paths, object))]
+        found = [record for record in found if _at_hand(record)]
+        if not found:
+            raise InputError("no record's images are at hand; set BNMEM_DATA to the folder that holds them")
         cheap = sorted(found, key=lambda r: r.provenance["seconds"])[: max(sample, len(found) // 2)]
         chosen = np.random.default_rng().choice(len(cheap), min(sample, len(cheap)), replace=False)
         return [cheap[i] for i in sorted(chosen)]
     results = [_stored(module, profile) for module in EXPERIMENTS.values() for profile in ("smoke", "laptop")]
-    rows = [[r for r in result.records if r.kind != "search"] for result in results if result]
-    cheapest = [min(row, key=lambda r: r.provenance["seconds"]) for row in rows]
+    rows = [[r for r in result.records if r.kind != "search" and _at_hand(r)] for result in results if result]
+    cheapest = [min(row, key=lambda r: r.provenance["seconds"]) for row in rows if row]
     chosen = [r for r in cheapest if r.provenance["seconds"] <= 60 * MINUTES]
     if not chosen:
         raise InputError("no smoke or laptop profile is complete here; name records (verify --list) or run one")
     return chosen
+
+
+def _at_hand(record: Record) -> bool:
+    """Whether its images need no download: random choices pass over the others."""
+    settings = job_of(record).settings
+    needed = {settings.dataset}
+    if getattr(settings, "corruption", "") == "ood" and settings.ood == "sibling":
+        needed.add(sources.require_set(settings.dataset).ood)
+    return needed <= set(sources.at_hand())
 
 
 def _one(paths, key: str):
