@@ -13,6 +13,7 @@ from bnmem import (
     rules,
 )
 from bnmem.grid_cells import FACE, FIT, READINGS
+from bnmem.records import Record
 from bnmem.rules import RULES, Cell
 
 EXPERIMENTS = (
@@ -26,10 +27,10 @@ EXPERIMENTS = (
 
 @dataclass(frozen=True)
 class Scorecard:
-    """cells: claim -> reading -> cells; records: how many stand behind it; notes: what a reader must know of them."""
+    """cells: claim -> reading -> cells; used: the records behind them; notes: what a reader must know of those."""
 
     cells: dict[str, dict[str, list[Cell]]]
-    records: int
+    used: list[Record]
     notes: list[str]
 
     def of(self, claim: str, reading: str = FACE) -> list[Cell]:
@@ -55,20 +56,20 @@ def collect(s: exp_grid.Grid, profile: str = "laptop", fresh: bool = False) -> S
     if profile == "smoke":
         exp_grid.run(s, fresh=fresh)
     cells = {claim: {reading: [] for reading in READINGS} for claim in RULES}
-    used, notes = 0, []
+    used, notes = [], []
     for module in EXPERIMENTS:
         try:
             result = module.run(module.SETTINGS.of(profile), only_stored=True)
         except LookupError:
             continue
-        used, notes = used + len(result.records), notes + result.notes
+        used, notes = used + result.records, notes + result.notes
         for reading in READINGS:
             _add(cells, reading, _READ[module.NAME](result, reading))
     grid = exp_grid.stored(s)
     for row in grid.rows:
         for reading in READINGS:
             _add(cells, reading, grid_cells.found(row, reading))
-    return Scorecard(cells, used + len(grid.records), notes + grid.notes)
+    return Scorecard(cells, list({r.key: r for r in used + grid.records}.values()), notes + grid.notes)
 
 
 def _add(cells, reading, found):

@@ -63,7 +63,7 @@ given = notebook.parameters(globals(), before, Grid)
 settings = notebook.settings_of(given, Grid)
 card = scorecard.collect(settings, given["profile"], fresh=given["fresh"])
 notebook.notes(card.notes)
-notebook.say(f"{card.records} records.")
+notebook.say(f"{len(card.used)} records.")
 
 # %% [markdown]
 # ## The scorecard
