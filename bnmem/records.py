@@ -99,7 +99,7 @@ def provenance(modules: Iterable[str], start: datetime, threads: int) -> dict:
     """Commit and whether the computing files differed from it, versions, processor, threads, start (UTC), seconds."""
     return {
         "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--", *(f"bnmem/{m}.py" for m in modules))),
+        "dirty": _git("status", "--porcelain", "--", *(f"bnmem/{m}.py" for m in modules)) not in ("", "unknown"),
         "python": platform.python_version(),
         "libraries": {name: importlib.metadata.version(name) for name in LIBRARIES},
         "processor": processor(),
@@ -259,6 +259,8 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def _git(*args: str) -> str:
+    if not (PACKAGE.parent / ".git").exists():  # an installed copy may sit inside somebody else's repository
+        return "unknown"
     try:
         done = subprocess.run(["git", *args], cwd=PACKAGE.parent, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
