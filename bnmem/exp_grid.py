@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bnmem import exp_membership_inference as attacks
+from bnmem import exp_regularization as mitigations
 from bnmem import grid_cells, jobs, records
 from bnmem.errors import InputError
 from bnmem.grid_rows import ARMS, NAME, ROWS, Cells, Row
@@ -71,7 +72,7 @@ class Store:
     """The stored records of the grid's experiments, found by kind and settings."""
 
     def __init__(self):
-        found = [records.load(path) for name in (NAME, attacks.NAME) for path in records.stored(name)]
+        found = [records.load(path) for name in (NAME, attacks.NAME, mitigations.NAME) for path in records.stored(name)]
         self.found = {(r.kind, json.dumps(r.settings, sort_keys=True)): r for r in found}
 
     def get(self, job: Job) -> Record | None:
@@ -89,16 +90,27 @@ class Store:
             return None
         cells = Cells(row, searches, {})
         runs = self.all(jobs_of(row, cells.best))
-        return None if runs is None else replace(cells, runs=runs)
+        later = runs and self.all(attacks_of(row, runs))
+        return None if later is None else replace(cells, runs=runs | later)
 
 
 def jobs_of(row: Row, best: dict[str, float]) -> dict[tuple, Job]:
-    """The row's computations beside the searches."""
+    """The row's computations beside the searches and beside attacks that wait for trainings."""
     if row.what == "trainings":
         return row.trainings(best)
+    if row.what == "regularization":
+        plan = mitigations.trainings(row.settings)
+        return {(point, seed): job for point, jobs_ in plan.items() for seed, job in enumerate(jobs_)}
     s = row.attack(best)
     arms = {(rate, norm): attacks.arm_of(s, rate, norm) for rate in s.rates for norm in ARMS}
     return {name: attacks.ArmJob(attacks.NAME, attacks.SHADOWS, arm) for name, arm in arms.items()}
+
+
+def attacks_of(row: Row, runs: dict[tuple, Record]) -> dict[tuple, Job]:
+    """The attacks of a row of regularization: which arms are attacked depends on its trainings."""
+    if row.what != "regularization" or not row.settings.attack:
+        return {}
+    return {(point,): job for point, job in mitigations.attack_jobs(grid_cells.mitigated(row, runs)).items()}
 
 
 def run(
@@ -130,8 +142,10 @@ def _compute(row: Row, **options) -> None:
         found = dict(zip(searches, jobs.run(list(searches.values()), **options), strict=True))
     best = {norm: record.numbers["best"] for norm, record in found.items()}
     todo = jobs_of(row, best)
-    if store.all(todo) is None or options["fresh"]:
-        if row.what == "lira":
+    if store.row(row) is None or options["fresh"]:
+        if row.what == "regularization":
+            mitigations.run(row.settings, **options)
+        elif row.what == "lira":
             attacks.run_arms([job.settings for job in todo.values()], **options)
         else:
             jobs.run(list(todo.values()), **options)
@@ -142,7 +156,7 @@ def stored(s: Grid) -> Result:
     store = Store()
     rows = [cells for row in s.rows() if (cells := store.row(row))]
     used = [record for cells in rows for record in (*cells.searches.values(), *cells.runs.values())]
-    return Result(s, rows, jobs.check_code((*KINDS, attacks.SHADOWS), used))
+    return Result(s, rows, jobs.check_code((*KINDS, *mitigations.KINDS), used))
 
 
 @dataclass(frozen=True)
@@ -165,7 +179,11 @@ def plan(rows: list[Row]) -> list[Plan]:
         searches = row.searches()
         found = store.all(searches)
         best = {norm: record.numbers["best"] for norm, record in (found or {}).items()}
-        work = list(searches.values()) + list(jobs_of(row, best or dict.fromkeys(ARMS, 0.02)).values())
+        first = jobs_of(row, best or dict.fromkeys(ARMS, 0.02))
+        work = [*searches.values(), *first.values()]
+        runs = store.all(first)
+        if runs:
+            work += attacks_of(row, runs).values()
         lacking = [job for job in work if job not in counted and (store.get(job) is None)]
         counted.update(work)
         hours = sum(_seconds(job, seconds) for job in lacking) / 3600 if lacking else 0.0

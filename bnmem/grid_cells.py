@@ -6,8 +6,9 @@ import numpy as np
 
 from bnmem import exp_forced_memorization as memorization
 from bnmem import exp_membership_inference as attacks
+from bnmem import exp_regularization as mitigations
 from bnmem.exp_forced_memorization import ForcedMemorization
-from bnmem.grid_rows import ARMS, Cells
+from bnmem.grid_rows import ARMS, Cells, Row
 from bnmem.records import Record
 from bnmem.rules import RULES, Cell, cell_status
 from bnmem.stats import Interval, first_crossing, t_interval, value_at
@@ -18,6 +19,10 @@ READINGS = (FACE, FIT)
 
 def found(cells: Cells, reading: str = FACE) -> dict[str, list[Cell]]:
     """claim -> effects with intervals of one row; at equal fit only where the arms have a level in common."""
+    if cells.row.what == "regularization":
+        named = {claim: [replace(c, where=where(cells)) for c in row]
+                 for claim, row in mitigations.cells(mitigated(cells.row, cells.runs), reading).items()}  # fmt: skip
+        return named
     if cells.row.what == "lira":
         return {claim: [replace(c, where=where(cells)) for c in row]
                 for claim, row in attacks.cells(attacked(cells), reading).items()}  # fmt: skip
@@ -28,6 +33,8 @@ def where(cells: Cells) -> str:
     """The cell's name: data set, net and what was corrupted."""
     s = cells.row.settings
     start = f"{s.dataset} / {s.arch}{', He' if s.init == 'he' else ''}"
+    if cells.row.what == "regularization":
+        return f"{start} / {100 * s.rate:g} % {s.corruption}, {s.n_train:,} images, lr {s.lr:g}"
     return start if cells.row.what == "lira" else f"{start} / {100 * s.rate:g} % {s.corruption}, {s.n_train:,} images"
 
 
@@ -40,6 +47,14 @@ def statuses(cells: Cells) -> list[str]:
 def attacked(cells: Cells) -> attacks.Result:
     """A row of shadow models as a result of the membership experiment, without its audits and gradient norms."""
     return attacks.Result(cells.row.attack(cells.best), cells.runs, {}, {}, [])
+
+
+def mitigated(row: Row, runs: dict[tuple, Record]) -> mitigations.Result:
+    """A row of regularization as a result of that experiment, with the attacks that are among `runs`."""
+    trained = {point: [] for point, *_ in runs}
+    for name in runs:
+        trained[name[0]] += [runs[name]] if len(name) == 2 else []
+    return mitigations.Result(row.settings, trained, {name[0]: runs[name] for name in runs if len(name) == 1}, [])
 
 
 def memorized(cells: Cells) -> memorization.Result:

@@ -7,6 +7,7 @@ unused training images. One training yields forced memorization, gradient norms 
 from dataclasses import dataclass, replace
 
 from bnmem.exp_membership_inference import MembershipInference
+from bnmem.exp_regularization import Regularization
 from bnmem.jobs import Job
 from bnmem.records import Record
 from bnmem.settings import Settings, setting
@@ -48,19 +49,24 @@ class Row:
 
     @property
     def what(self) -> str:
-        return "trainings" if isinstance(self.settings, Trainings) else "lira"
+        return {Trainings: "trainings", MembershipInference: "lira", Regularization: "regularization"}[
+            type(self.settings)
+        ]
 
     @property
     def name(self) -> str:
         """What --only matches, such as trainings/cifar10/lenet/flip-0.05."""
         s = self.settings
-        rates = f"{s.rate:g}" if self.what == "trainings" else ",".join(f"{rate:g}" for rate in s.rates)
+        rates = ",".join(f"{rate:g}" for rate in s.rates) if self.what == "lira" else f"{s.rate:g}"
         he = "-he" if s.init == "he" else ""
         return f"{self.what}/{s.dataset}/{s.arch}{he}/{s.corruption}-{rates}"
 
     def searches(self) -> dict[str, Job]:
-        """arm -> the search for its learning rate; rows of one data set and architecture share it."""
+        """arm -> the search for its learning rate; rows of one data set and architecture share it. A row of
+        regularization has none: its arms train at one learning rate."""
         s = self.settings
+        if self.what == "regularization":
+            return {}
         same = dict(self.search) | {"dataset": s.dataset, "arch": s.arch, "init": s.init, "seeds": 1}
         return {norm: Job(NAME, SEARCH, Search(**same, norm=norm)) for norm in ARMS}
 
@@ -76,7 +82,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Cells:
-    """One row's records: searches by arm; trainings by (arm, seed) or shadow models and audits by (rate, arm)."""
+    """One row's records: searches by arm; and by name what the row computes: trainings (arm, seed), arms of shadow
+    models (rate, arm), or mitigated trainings (point, seed) and attacks (point,)."""
 
     row: Row
     searches: dict[str, Record]
@@ -90,6 +97,10 @@ class Cells:
 def _trainings(tier: int, sizes: dict, search: dict, seeds: int, **what) -> Row:
     ood = "sibling" if tier else "digits"
     return Row(tier, Trainings(**sizes, ood=ood, seeds=seeds, **what), tuple(search.items()))
+
+
+def _regularization(tier: int, **what) -> Row:
+    return Row(tier, Regularization.of("grid", what), ())
 
 
 def _lira(tier: int, sizes: dict, search: dict, rates: tuple, **what) -> Row:
@@ -108,6 +119,7 @@ ROWS = (
     _trainings(1, DEEP | {"n_train": 5000}, DEEP_SEARCH, 3, arch="resnet8", dataset="cifar10", corruption="flip",
                rate=0.05),
     *(_lira(1, LENET_POOL, LENET_SEARCH, (0.0, 0.01, 0.05), dataset=dataset) for dataset in DATASETS),
+    *(_regularization(1, dataset=dataset, attack=dataset in ("fashion_mnist", "cifar10")) for dataset in DATASETS),
     # Tier 2: two deeper nets everywhere.
     *(_trainings(2, DEEP, DEEP_SEARCH, 2, arch=arch, dataset=dataset, corruption=corruption, rate=0.05)
       for arch in ("resnet8", "densenet")
@@ -115,6 +127,7 @@ ROWS = (
       for corruption in ("flip", "ood")),
     *(_lira(2, DEEP_POOL, DEEP_SEARCH, (0.0, 0.05), arch="resnet8", dataset=dataset)
       for dataset in ("fashion_mnist", "cifar10")),
+    _regularization(2, dataset="cifar10", arch="resnet8", n_train=3000, n_val=500, n_test=1000, epochs=20, seeds=2),
     # Tier 3: as far as time allows.
     _trainings(3, DEEP, DEEP_SEARCH, 2, arch="resnet20", dataset="cifar10", corruption="flip", rate=0.05),
     *(_trainings(3, DEEP, DEEP_SEARCH, 3, arch=arch, dataset="cifar10", corruption=corruption, rate=0.05)

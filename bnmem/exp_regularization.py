@@ -1,0 +1,235 @@
+"""Claims C9 and C10: does limiting gamma/sigma cut memorization and leakage, at what price, and against what else?
+
+A sweep of the penalty's weight and bound; beside it what a practitioner has: weight decay, dropout, early stopping,
+other normalisations or none. Every arm trains on the same corrupted set; the chosen ones are attacked with LiRA.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from bnmem import jobs, shadows
+from bnmem.errors import InputError
+from bnmem.jobs import Job
+from bnmem.mitigation import MITIGATED, Mitigated
+from bnmem.records import Record
+from bnmem.settings import setting
+from bnmem.shadow_summary import SHADOWS, ArmJob
+from bnmem.shadows import Pool, Shadows
+from bnmem.stats import value_at
+from bnmem.training import Common
+
+NAME = "regularization"
+KINDS = (MITIGATED, SHADOWS)
+DESTROYED = 0.5  # of BN's accuracy on clean training images: an arm that stays below has not trained
+TOO_STRONG = {"penalty_weight": 10.0, "penalty_bound": 0.1, "penalty_through": "gamma"}
+PARTNERS = ("none", "group", "affine")
+
+
+@dataclass(frozen=True)
+class Regularization(Common):
+    """The experiment's parameters; every one can be set through papermill."""
+
+    corruption: str = setting("flip", "kind of corruption", ("flip", "ood"))
+    lr: float = setting(0.02, "learning rate of all arms", low=1e-8)
+    epochs: int = setting(30, "epochs", low=1)
+    seeds: int = setting(3, "number of seeds", low=1, high=100)
+    weights: tuple = setting((0.01, 0.1, 1.0), "weights of the penalty", low=1e-9)
+    bounds: tuple = setting((0.25, 0.5, 1.0), "bounds of the penalty", low=1e-6)
+    weight_decays: tuple = setting((0.001, 0.005), "weight decays to compare with", low=1e-9)
+    dropouts: tuple = setting((0.2, 0.5), "dropout probabilities to compare with", low=0.01, high=0.95)
+    attack: bool = setting(True, "also attack the chosen arms with LiRA")
+    pool: int = setting(4000, "samples of the attack's pool", low=20)
+    models: int = setting(16, "shadow models an arm, in complementary pairs", low=6)
+    attack_epochs: int = setting(20, "epochs of the shadow models", low=1)
+    scored: tuple = setting((2, 4, 6, 8, 10, 12, 14, 16, 18, 20), "epochs after which the pool is scored", low=0)
+
+    @classmethod
+    def profiles(cls) -> dict[str, dict]:
+        return {
+            "smoke": {
+                "n_train": 400,
+                "n_val": 100,
+                "n_test": 200,
+                "batch_size": 32,
+                "epochs": 4,
+                "seeds": 2,
+                "weights": (0.1,),
+                "bounds": (0.5,),
+                "weight_decays": (0.005,),
+                "dropouts": (0.5,),
+                "pool": 400,
+                "models": 6,
+                "attack_epochs": 4,
+                "scored": (1, 2, 4),
+            },
+            "laptop": {},
+            "grid": {
+                "ood": "sibling",
+                "lr": 0.05,
+                "epochs": 25,
+                "weights": (0.1, 1.0),
+                "bounds": (0.25, 0.5),
+                "weight_decays": (0.005,),
+                "dropouts": (0.5,),
+                "scored": (4, 8, 12, 16, 20),
+                "attack": False,
+            },
+            "paper": {
+                "n_train": 50_000,
+                "n_val": 5_000,
+                "n_test": 10_000,
+                "ood": "sibling",
+                "epochs": 100,
+                "pool": 50_000,
+                "attack_epochs": 100,
+                "scored": (2, 4, 10, 20, 50, 100),
+            },
+        }
+
+
+SETTINGS = Regularization
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm: its name, its family, and the training settings in which it differs from BN alone."""
+
+    name: str
+    family: str
+    changes: tuple = ()
+
+
+def points(s: Regularization) -> list[Point]:
+    """All arms, BN alone first. The sweep acts through gamma; the other two ways are tried at its middle."""
+    made = [Point("BN", "BN"), *(Point(norm, "norm", (("norm", norm),)) for norm in PARTNERS)]
+    made += [_penalty(weight, bound) for weight in s.weights for bound in s.bounds]
+    middle = (s.weights[len(s.weights) // 2], s.bounds[len(s.bounds) // 2])
+    made += [_penalty(*middle, through) for through in ("sigma", "both")]
+    made.append(Point("too strong", "too strong", tuple(TOO_STRONG.items())))
+    made += [Point(f"weight decay {wd:g}", "weight decay", (("weight_decay", wd),)) for wd in s.weight_decays]
+    return made + [Point(f"dropout {p:g}", "dropout", (("dropout", p),)) for p in s.dropouts]
+
+
+def _penalty(weight: float, bound: float, through: str = "gamma") -> Point:
+    changes = {"penalty_weight": weight, "penalty_bound": bound, "penalty_through": through}
+    family = "penalty" if through == "gamma" else f"penalty through {through}"
+    return Point(f"{family} {weight:g}, bound {bound:g}", family, tuple(changes.items()))
+
+
+@dataclass(frozen=True)
+class Result:
+    """All records of one run: point name -> one record a seed, and point name -> arm of shadow models."""
+
+    settings: Regularization
+    runs: dict[str, list[Record]]
+    attacks: dict[str, Record]
+    notes: list[str]
+
+    @property
+    def records(self) -> list[Record]:
+        return [*(record for rows in self.runs.values() for record in rows), *self.attacks.values()]
+
+    def with_record(self, new: Record) -> "Result":
+        """The same result with `new` in the place of the record of its key."""
+        runs = {name: [new if r.key == new.key else r for r in rows] for name, rows in self.runs.items()}
+        attacks = {name: new if r.key == new.key else r for name, r in self.attacks.items()}
+        return replace(self, runs=runs, attacks=attacks)
+
+
+def run(
+    s: Regularization,
+    *,
+    fresh: bool = False,
+    only_stored: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Result:
+    """Read the experiment's records, computing what is missing; options as those of `jobs.run`.
+
+    Which penalty is attacked depends on the trainings, so these come first. Raises InputError when nothing would be
+    corrupted. A training that diverges is a result.
+    """
+    if round(s.rate * s.n_train) < 1:
+        raise InputError(f"rate {s.rate} of {s.n_train} images corrupts none of them; raise rate or n_train")
+    options = {"fresh": fresh, "only_stored": only_stored, "workers": workers, "progress": progress}
+    todo = trainings(s)
+    found = iter(jobs.run([job for row in todo.values() for job in row], **options))
+    runs = {name: [next(found) for _ in row] for name, row in todo.items()}
+    result = Result(s, runs, {}, [])
+    if s.attack:
+        arms = attack_jobs(result)
+        if not only_stored:
+            missing = [job.settings for job in arms.values() if fresh or job.stored() is None]
+            shadows.fill(missing, fresh=fresh, workers=workers, progress=progress)
+        rows = jobs.run(list(arms.values()), fresh=fresh, only_stored=only_stored, workers=1, progress=False)
+        result = replace(result, attacks=dict(zip(arms, rows, strict=True)))
+    return replace(result, notes=jobs.check_code(KINDS, result.records))
+
+
+def trainings(s: Regularization) -> dict[str, list[Job]]:
+    """point name -> one training a seed."""
+    same = {f.name: getattr(s, f.name) for f in fields(Common)}
+    same |= {"corruption": s.corruption, "lr": s.lr, "epochs": s.epochs}
+    return {
+        point.name: [
+            Job(NAME, MITIGATED, Mitigated(**same | dict(point.changes) | {"seed": i})) for i in range(s.seeds)
+        ]
+        for point in points(s)
+    }
+
+
+def attack_jobs(result: Result) -> dict[str, Job]:
+    """point name -> arm of shadow models: BN, the other normalisations, the chosen and the strongest penalty that has
+    trained, the strongest weight decay and dropout."""
+    s, by_name = result.settings, {point.name: point for point in points(result.settings)}
+    last = {family: name for name, point in by_name.items() if (family := point.family) in ("weight decay", "dropout")}
+    names = ["BN", *PARTNERS, chosen(result), strongest(result), *last.values()]
+    pool = {f.name: getattr(s, f.name) for f in fields(Pool) if hasattr(s, f.name) and f.name not in ("epochs", "seed")}
+    pool |= {"epochs": s.attack_epochs, "corruption": s.corruption, "rate": s.rate, "models": s.models}
+    pool |= {"scored": s.scored, "queries": (128,)}
+    return {
+        name: ArmJob(NAME, SHADOWS, Shadows(**pool | dict(by_name[name].changes)))
+        for name in dict.fromkeys(name for name in names if name)
+    }
+
+
+def accuracy(result: Result, name: str, group: str) -> np.ndarray:
+    """Accuracy of one group at the last epoch, float64 [seeds]; NaN where the training diverged."""
+    rows = result.runs[name]
+    return np.array([np.nan if "diverged" in r.numbers else r.numbers["accuracy"][group][-1] for r in rows])
+
+
+def destroyed(result: Result, name: str) -> bool:
+    """Whether the arm has not trained: diverged under a seed, or left clean images unfitted (see DESTROYED)."""
+    clean = accuracy(result, name, "clean")
+    return not (clean.mean() >= DESTROYED * accuracy(result, "BN", "clean").mean())
+
+
+def chosen(result: Result) -> str | None:
+    """The penalty with the highest mean validation accuracy of those that have trained; the corrupted set plays no
+    part in the choice."""
+    trained = [p.name for p in points(result.settings) if p.family == "penalty" and not destroyed(result, p.name)]
+    return max(trained, key=lambda name: accuracy(result, name, "val").mean(), default=None)
+
+
+def strongest(result: Result) -> str | None:
+    """The penalty with the largest weight, then the smallest bound, that has trained."""
+    trained = [p for p in points(result.settings) if p.family == "penalty" and not destroyed(result, p.name)]
+    order = max(
+        trained, key=lambda p: (dict(p.changes)["penalty_weight"], -dict(p.changes)["penalty_bound"]), default=None
+    )
+    return order and order.name
+
+
+def early_stopping(result: Result) -> dict[str, np.ndarray]:
+    """BN alone, read at the epoch with the best validation accuracy: group -> accuracy [seeds]."""
+    out = {}
+    for group in ("corrupted", "clean", "test"):
+        rows = [r.numbers["accuracy"] for r in result.runs["BN"]]
+        out[group] = np.array([row[group][int(np.argmax(row["val"]))] for row in rows])
+    return out
+
+
+def at_fit(record: Record, group: str, epoch: float) -> float:
+    return value_at(record.numbers["epoch"], record.numbers["accuracy"][group], epoch)
