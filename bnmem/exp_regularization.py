@@ -8,21 +8,27 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from bnmem import exp_membership_inference as attacks
 from bnmem import jobs, shadows
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.mitigation import MITIGATED, Mitigated
 from bnmem.records import Record
+from bnmem.rules import RULES, Cell, cell_status
 from bnmem.settings import setting
 from bnmem.shadow_summary import SHADOWS, ArmJob
 from bnmem.shadows import Pool, Shadows
-from bnmem.stats import value_at
+from bnmem.sources import SETS
+from bnmem.stats import Interval, first_crossing, t_interval, value_at
 from bnmem.training import Common
 
 NAME = "regularization"
 KINDS = (MITIGATED, SHADOWS)
 DESTROYED = 0.5  # of BN's accuracy on clean training images: an arm that stays below has not trained
 TOO_STRONG = {"penalty_weight": 10.0, "penalty_bound": 0.1, "penalty_through": "gamma"}
+UTILITY = 0.01  # arms are of equal utility when their test accuracies differ by no more
+# Levels of accuracy on clean training images at which arms are compared, where both reach them.
+FIT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 PARTNERS = ("none", "group", "affine")
 
 
@@ -231,5 +237,133 @@ def early_stopping(result: Result) -> dict[str, np.ndarray]:
     return out
 
 
-def at_fit(record: Record, group: str, epoch: float) -> float:
-    return value_at(record.numbers["epoch"], record.numbers["accuracy"][group], epoch)
+def excess(result: Result, values: np.ndarray) -> np.ndarray:
+    """Accuracy on corrupted samples above that of random guessing, 1 / classes, and at least 0."""
+    return np.maximum(values - 1 / SETS[result.settings.dataset].classes, 0.0)
+
+
+@dataclass(frozen=True)
+class EqualFit:
+    """BN and another arm where their accuracy on clean training images first reaches `level`: group -> accuracies
+    [seeds] of BN and of the arm."""
+
+    level: float
+    ours: dict[str, np.ndarray]
+    theirs: dict[str, np.ndarray]
+
+
+def equal_fit(result: Result, name: str) -> EqualFit | None:
+    """The control: the highest of FIT_LEVELS that both arms reach under every seed; None where there is none."""
+    both = [result.runs["BN"], result.runs[name]]
+    if any("diverged" in r.numbers for rows in both for r in rows):
+        return None
+    for level in reversed(FIT_LEVELS):
+        at = [
+            [first_crossing(r.numbers["epoch"], r.numbers["accuracy"]["clean"], level) for r in rows] for rows in both
+        ]
+        if np.isfinite(at).all():
+            read = [
+                {
+                    group: np.array([
+                        value_at(r.numbers["epoch"], r.numbers["accuracy"][group], epoch)
+                        for r, epoch in zip(rows, epochs, strict=True)
+                    ])
+                    for group in ("corrupted", "test")
+                }
+                for rows, epochs in zip(both, at, strict=True)
+            ]  # fmt: skip
+            return EqualFit(level, *read)
+    return None
+
+
+def of_equal_utility(result: Result) -> list[str]:
+    """The claim's alternatives, no normalisation and the chosen penalty, whose mean test accuracy is at most UTILITY
+    below BN's."""
+    ours = accuracy(result, "BN", "test").mean()
+    names = [name for name in ("none", chosen(result)) if name and not destroyed(result, name)]
+    return [name for name in names if accuracy(result, name, "test").mean() >= ours - UTILITY]
+
+
+def attacked(result: Result, name: str) -> attacks.Result:
+    """BN and another arm as a result of the membership experiment: its measures then apply."""
+    s = result.settings
+    settings = attacks.MembershipInference(rates=(s.rate,), corruption=s.corruption, scored=s.scored, models=s.models)
+    return attacks.Result(settings, {(s.rate, "batch"): result.attacks["BN"], (s.rate, name): result.attacks[name]},
+                          {}, {}, [])  # fmt: skip
+
+
+def auc_saved(result: Result, name: str, reading: str = "equal epochs", group: str = "outliers") -> Interval | None:
+    """AUC over outliers, BN minus another arm, paired over pairs of shadow models; None where it cannot be read."""
+    rate = result.settings.rate
+    if name not in result.attacks:
+        return None
+    both = attacked(result, name)
+    if reading == "equal fit":
+        control = attacks.equal_fit(both, rate, name)
+        gap = control and control.gap[group]
+    else:
+        gap = attacks.difference(both, rate, group, name)
+    return gap and Interval(gap.mean, gap.low, gap.high, result.settings.models // 2)
+
+
+def cells(result: Result, reading: str = "equal epochs") -> dict[str, list[Cell]]:
+    """The cells of the scorecard at "equal epochs" (face value) or at "equal fit": claim -> effects with intervals.
+
+    C9 is about the chosen penalty; where none has trained, or BN has memorized nothing above chance, it has no cell.
+    C10 takes, as its rule says, the best alternative of equal utility, so its effect leans upwards; where no
+    alternative is of equal utility nothing is saved: 0.
+    """
+    found: dict[str, dict[str, Interval]] = {"C9": {}, "C10": {}}
+    penalty = chosen(result)
+    ours = {group: accuracy(result, "BN", group) for group in ("corrupted", "test")}
+    if penalty:
+        theirs = {group: accuracy(result, penalty, group) for group in ours}
+        control = equal_fit(result, penalty) if reading == "equal fit" else None
+        if control:
+            ours, theirs = control.ours, control.theirs
+        if (control or reading != "equal fit") and (excess(result, ours["corrupted"]) > 0).all():
+            cut = 1 - excess(result, theirs["corrupted"]) / excess(result, ours["corrupted"])
+            found["C9"]["relative_cut"] = t_interval(cut)
+            found["C9"]["test_accuracy_kept"] = t_interval(theirs["test"] - ours["test"] + UTILITY)
+    nothing = Interval(0.0, 0.0, 0.0, result.settings.seeds)
+    saved, aucs = [], []
+    for name in of_equal_utility(result):
+        control = equal_fit(result, name) if reading == "equal fit" else None
+        if control:
+            saved.append(t_interval(control.ours["corrupted"] - control.theirs["corrupted"]))
+        elif reading != "equal fit":
+            saved.append(t_interval(accuracy(result, "BN", "corrupted") - accuracy(result, name, "corrupted")))
+        if result.attacks and (gap := auc_saved(result, name, reading)):
+            aucs.append(gap)
+    for metric, gaps, measured in (("corrupted_saved", saved, True), ("auc_saved", aucs, bool(result.attacks))):
+        if measured and (gaps or reading != "equal fit"):
+            found["C10"][metric] = max(gaps, key=lambda i: i.mean, default=nothing)
+    s = result.settings
+    where = f"{s.dataset} / {s.arch} / {100 * s.rate:g} % {s.corruption}, {s.n_train:,} images, lr {s.lr:g}"
+    return {
+        claim: [Cell(name, where, i.mean, i.low, i.high) for name, i in row.items()]
+        for claim, row in found.items()
+        if row
+    }
+
+
+def statuses(result: Result) -> list[str]:
+    """ "holds", "fails" or "open" for every cell, in both readings."""
+    metrics = {metric.name: metric for claim in ("C9", "C10") for metric in RULES[claim].metrics}
+    readings = ("equal epochs", "equal fit")
+    return [
+        cell_status(c, metrics[c.metric])
+        for reading in readings
+        for row in cells(result, reading).values()
+        for c in row
+    ]
+
+
+def deviations(old: Record, new: Record) -> float:
+    """How far a recomputed record lies off, in standard deviations: for attacks as in membership inference, else the
+    change of the accuracy on clean training images in units of one point (infinite where one diverged)."""
+    if old.kind == "shadows":
+        return attacks.deviations(old, new)
+    if "diverged" in old.numbers or "diverged" in new.numbers:
+        return 0.0 if old.numbers.keys() == new.numbers.keys() else float("inf")
+    return 100 * abs(old.numbers["accuracy"]["clean"][-1] - new.numbers["accuracy"]["clean"][-1])
