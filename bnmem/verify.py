@@ -12,6 +12,7 @@ import numpy as np
 
 from bnmem import (
     exp_forced_memorization,
+    exp_gamma_sigma,
     exp_gradient_norms,
     exp_grid,
     exp_membership_inference,
@@ -26,7 +27,14 @@ from bnmem.records import Record
 
 EXPERIMENTS = {
     exp.NAME: exp
-    for exp in (exp_forced_memorization, exp_gradient_norms, exp_membership_inference, exp_query_mode, exp_grid)
+    for exp in (
+        exp_forced_memorization,
+        exp_gradient_norms,
+        exp_membership_inference,
+        exp_query_mode,
+        exp_gamma_sigma,
+        exp_grid,
+    )
 }
 SAME = ("processor", "device", "threads", "libraries")
 DEVIATIONS = 3.0
