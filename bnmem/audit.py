@@ -20,6 +20,7 @@ from bnmem.grads_any import one_by_one
 from bnmem.ratio import LayerRatio, gamma_over_sigma
 
 STATISTICS = 256  # samples whose batch statistics stand beside the running ones
+FEW = 20  # samples from which on an accuracy says something
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ def _samples(model: nn.Module, pairs, names, notes: list[str]) -> tuple[Samples,
     if len(names) != n:
         raise InputError(f"{len(names)} names for {n} samples; give one each")
     samples = Samples(names, **made)
-    if samples.accuracy <= 1 / classes + 2 * (1 / classes / n) ** 0.5:
+    if n >= FEW and samples.accuracy <= 1 / classes + 2 * (1 / classes / n) ** 0.5:
         notes.append(
-            f"The net is right on {samples.accuracy:.0%} of the samples, hardly more than chance ({1 / classes:.0%}). "
+            f"The net is right on {samples.accuracy:.0%} of the samples, no more than chance would give. "
             "Are size, normalization and order of classes those of its training? If not, the norms mean little."
         )
     return samples, classes

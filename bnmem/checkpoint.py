@@ -57,10 +57,8 @@ def _torch(path: Path):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         found = re.search(r"(?:GLOBAL|class) ([\w.]+\.[\w.]+)", str(error))
-        what = f" ({found[1]})" if found else ""
-        raise InputError(
-            f"{path} holds a pickled object{what}, not only weights, and opening it could run code; {_SAVE}"
-        ) from None
+        what = f"({found[1]}), not only weights," if found else "or was not saved by torch,"
+        raise InputError(f"{path} holds a pickled object {what} and opening it could run code; {_SAVE}") from None
     except PermissionError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions") from None
     except Exception as error:  # a file of any content: torch raises whatever its parser stumbles over

@@ -159,7 +159,7 @@ def _npz(path: Path, classes: int):
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise InputError(
-            f"{path}: {pair[1]} are {labels.dtype} {list(labels.shape)} for {len(images)} images; one each"
+            f"{path}: {pair[1]} are {labels.dtype} {list(labels.shape)} for {len(images)} images; give one integer each"
         )
     if 0 in images.shape:
         raise InputError(f"{path} holds no image; check how it was made")

@@ -1,6 +1,7 @@
 """Figures and tables of an audit."""
 
 import numpy as np
+from matplotlib.ticker import LogFormatter
 
 from bnmem.audit import Audit
 from bnmem.plots import COLOURS, Figure, panels, style
@@ -29,7 +30,9 @@ def ratio(audit: Audit) -> Figure:
         ax.axvline(1, color=COLOURS["grey"], lw=1, ls=":")
         ax.set_yticks(range(len(layers)), [layer.name for layer in layers], fontsize=9 if len(layers) < 60 else 6)
         ax.set(xlabel="|γ|/σ: mean over channels, and their middle 90 %", ylim=(len(layers) - 0.4, -0.6), xscale="log")
-        ax.set_title(f"γ/σ of {len(layers)} layers of {audit.name}, input on top")
+        ax.xaxis.set_major_formatter(LogFormatter())
+        ax.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
+        ax.set_title(f"γ/σ, layer by layer: {audit.name}")
         ax.legend(loc="best", fontsize=9)
     return figure
 

@@ -36,7 +36,7 @@ def build(arch: str, state: dict[str, torch.Tensor]) -> Net:
 
     arch: "torchvision:NAME" with the name of a classification net of torchvision.models, or "bnmem:NAME", or NAME
     alone, with one of `bnmem.models.ARCHS`. The classes are the rows of the last layer in `state`, the channels the
-    columns of its first convolution. The global random state is left as found.
+    columns of its first convolution. The net shares its memory with `state`; the global random state is left as found.
     Raises InputError for an unknown name (with those that come close) and for weights that do not fit it.
     """
     family, name = _family(arch)
@@ -70,8 +70,8 @@ def _family(arch: str) -> tuple[str, str]:
     close = [f"{family}:{other}" for other in difflib.get_close_matches(name, known, 4)]
     if family == "bnmem":
         close = [*close, *(f"torchvision:{other}" for other in difflib.get_close_matches(name, theirs, 4))]
-    hint = f"did you mean {some(close, 4)}?" if close else f"choose from {some([f'{family}:{n}' for n in known], 6)},"
-    raise InputError(f"unknown architecture {arch!r}; {hint} {_PYTHON}")
+    listed = f"close to it are {some(close, 4)}" if close else f"there are {some([f'{family}:{n}' for n in known], 6)}"
+    raise InputError(f"unknown architecture {arch!r}; {listed}; take one of those, {_PYTHON}")
 
 
 def _made(family: str, name: str, classes: int, channels: int, state: dict) -> nn.Module:
