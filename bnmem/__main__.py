@@ -8,6 +8,7 @@ from pathlib import Path
 from bnmem import (
     audit_file,
     data,
+    exp_audit_model,
     exp_grid,
     plots_gradients,
     plots_memorization,
@@ -27,6 +28,7 @@ TABLES = {
     "gradient_norms": plots_gradients,
     "membership_inference": tables_membership,
     "query_mode": plots_query,
+    "audit_model": exp_audit_model,
 }
 
 

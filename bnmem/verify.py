@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmem import (
+    exp_audit_model,
     exp_forced_memorization,
     exp_gamma_sigma,
     exp_gradient_norms,
@@ -33,6 +34,7 @@ EXPERIMENTS = {
         exp_membership_inference,
         exp_query_mode,
         exp_gamma_sigma,
+        exp_audit_model,
         exp_grid,
     )
 }
