@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from bnmem import exp_grid, records, scorecard, verify
 from bnmem import plots_scorecard as plots
-from bnmem import records, scorecard
 from bnmem.exp_grid import Grid
 from bnmem.grid_cells import FACE, FIT
+from bnmem.grid_rows import ROWS
 from bnmem.rules import NOT, PARTLY, PROVED, REPRODUCED, RULES, UNMEASURED, Cell
 from bnmem.scorecard import Scorecard
 
@@ -103,19 +104,26 @@ def test_every_figure_and_number_leads_to_a_notebook_and_its_records(committed):
 
 def test_every_record_is_one_that_the_book_or_a_smoke_profile_reads(committed):
     """An orphan is clutter: nobody could say what it is for."""
-    from bnmem import verify
-
     read = set()
     for module in verify.EXPERIMENTS.values():
-        for profile in ("smoke", "laptop", "grid"):
-            if profile in module.SETTINGS.profiles():
-                try:
-                    read |= {r.key for r in module.run(module.SETTINGS.of(profile), only_stored=True).records}
-                except LookupError:
-                    continue
-    read |= {r.key for r in scorecard.collect(Grid(tiers=(0, 1, 2, 3))).used}
-    stored = {path.stem: path for path in records.stored()}
-    assert not [str(path) for key, path in stored.items() if key not in read]
+        for profile in ("smoke", "laptop") if module is not exp_grid else ():
+            try:
+                read |= {r.key for r in module.run(module.SETTINGS.of(profile), only_stored=True).records}
+            except LookupError:
+                continue
+    store = exp_grid.Store()
+    for row in ROWS:
+        searches = row.searches()
+        found = store.all(searches) or {}
+        first = (
+            exp_grid.jobs_of(row, {norm: r.numbers["best"] for norm, r in found.items()})
+            if found or not searches
+            else {}
+        )
+        runs = store.all(first) or {}
+        later = exp_grid.attacks_of(row, runs) if runs else {}
+        read |= {r.key for job in (*searches.values(), *first.values(), *later.values()) if (r := store.get(job))}
+    assert not [str(path) for path in records.stored() if path.stem not in read]
 
 
 @pytest.mark.parametrize("claim", [claim for claim in RULES])
