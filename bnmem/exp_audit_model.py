@@ -109,6 +109,17 @@ def deviations(old: Record, new: Record) -> float:
     return abs(a - b) / max((a * (1 - a) / n) ** 0.5, 1 / n)
 
 
+def glue_values(result: Result) -> dict[str, str]:
+    """The numbers that the how-to page quotes, as text, by name; only for the small net."""
+    hits, n, share = found_noisy(result)
+    made, s = result.audit, result.settings
+    above = sum(layer.ratio.mean() > 1 for layer in made.ratio)
+    values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm):,}"}
+    values |= {"epochs": str(s.epochs), "images": f"{s.n_train:,}", "hits": str(hits), "wrong": str(n)}
+    values["chance"] = f"{share * n:.0f}"
+    return {f"au-{name}": text for name, text in values.items()}
+
+
 def verdict_rows(result: Result) -> list[dict[str, str]]:
     """Table for the command line: gamma/sigma, layer by layer."""
     return plots_audit.ratio_rows(result.audit)
