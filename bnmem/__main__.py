@@ -16,6 +16,7 @@ from bnmem import (
     records,
     report_audit,
     sources,
+    tables_gamma_sigma,
     tables_grid,
     tables_membership,
     verify,
@@ -28,6 +29,7 @@ TABLES = {
     "gradient_norms": plots_gradients,
     "membership_inference": tables_membership,
     "query_mode": plots_query,
+    "gamma_sigma": tables_gamma_sigma,
     "audit_model": exp_audit_model,
 }
 

@@ -1,0 +1,134 @@
+"""The tables of gamma/sigma in trained nets, and the numbers that the book's prose quotes."""
+
+import numpy as np
+
+from bnmem import exp_gamma_sigma as exp
+from bnmem import rules
+from bnmem.plots_gamma_sigma import archs, inits, name_of
+from bnmem.stats import Interval, interval
+
+READING_NAMES = {
+    "ratio": "γ/σ, training images",
+    "scale_free": "scale-free |γ| ‖w‖ / σ",
+    "running": "γ/σ, running σ",
+}
+NOT_COMPUTED = "not computed"
+
+
+def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
+    """Table: each metric of the scorecard's rules in each net, its margin, the effect, and whether it holds there."""
+    metrics = {metric.name: metric for metric in rules.RULES["C8"].metrics}
+    rows = []
+    for cell in exp.cells(result)["C8"]:
+        metric = metrics[cell.metric]
+        effect = interval(Interval(cell.effect, cell.low, cell.high, result.settings.seeds))
+        row = {"claim": "C8", "net": cell.where, "metric": metric.says, "margin": f"{metric.margin:g}"}
+        rows.append(row | {"effect": effect, "verdict": rules.cell_status(cell, metric)})
+    return rows
+
+
+def reading_rows(result: exp.Result) -> list[dict[str, str]]:
+    """Table: the same numbers for each initialisation, weight decay and reading, before training and after it."""
+    rows = []
+    for (arch, init, decay), records in result.runs.items():
+        for reading in exp.READINGS:
+            values = np.array([_known(exp.by_layer(r, reading)) for r in records])  # [seeds, layers, checkpoints]
+            found, running = exp.effects(records, reading), reading == "running"
+            row = {"net": name_of(arch), "initialization": init, "weight decay": f"{decay:g}"}
+            row |= {"reading": READING_NAMES[reading], "layers": str(values.shape[1])}
+            row["mean before"] = "-" if running else f"{values[..., 0].mean():.2f}"
+            row["mean after"] = f"{values[..., -1].mean():.2f}"
+            row["factor"] = factor(found["log2_ratio_change"]) + (" (from epoch 1)" if running else "")
+            row["layers above 1 before"] = "-" if running else f"{exp.share_before(records, reading):.0%}"
+            rows.append(row | {"layers above 1 after": f"{found['share_above_one'].mean + 0.5:.0%}"})
+    return rows
+
+
+def layer_rows(result: exp.Result, init: str | None = None) -> list[dict[str, str]]:
+    """Table: every BN layer, means over seeds: ratio and scale-free reading before and after, and what rewinding it to
+    its initialisation makes the net forget."""
+    init = init or inits(result)[0]
+    rows = []
+    for arch in archs(result):
+        records = result.of(arch, init)
+        ratio, free = (np.mean([exp.by_layer(r, k) for r in records], axis=0) for k in ("ratio", "scale_free"))
+        above = [np.mean([(exp.channels(r)[name][-1] > 1).mean() for r in records]) for name in _layers(records)]
+        lost = {g: np.mean([r.arrays[f"forgotten_{g}"][0] for r in records], axis=0) for g in ("corrupted", "clean")}
+        enough = all(r.numbers["fitted"]["corrupted"][0] >= exp.ENOUGH_FITTED for r in records)
+        for i, name in enumerate(_layers(records)):
+            row = {"net": name_of(arch), "layer": name, "channels": str(records[0].numbers["channels"][i])}
+            row |= {"γ/σ before": f"{ratio[i, 0]:.2f}", "after": f"{ratio[i, -1]:.2f}"}
+            row["channels above 1 after"] = f"{above[i]:.0%}"
+            for label, end in (("scale-free before", 0), ("scale-free after", -1)):
+                row[label] = f"{free[i, end]:.2f}" if np.isfinite(free[i, end]) else "-"
+            row["rewound: corrupted forgotten"] = f"{lost['corrupted'][i]:.0%}" if enough else "too few fitted"
+            row["clean forgotten"] = f"{lost['clean'][i]:.0%}"
+            rows.append(row | {"rewound with": records[0].numbers["fed_by"][i] or "gamma and beta alone"})
+    return rows
+
+
+def correlation_rows(result: exp.Result) -> list[dict[str, str]]:
+    """Table: the rank correlation, over layers, of two readings with how strongly a layer memorizes."""
+    rows = []
+    for arch, init in result.plain:
+        records = result.of(arch, init)
+        fitted = np.array([r.numbers["fitted"]["corrupted"] for r in records])
+        row = {
+            "net": name_of(arch),
+            "initialization": init,
+            "corrupted fitted": f"{fitted[:, 0].sum() / fitted[:, 1].sum():.0%}",
+        }
+        row["layers"] = str(sum(name is not None for name in records[0].numbers["fed_by"]))
+        for early, to in ((0, "initialization"), (1, f"epoch {result.settings.early}")):
+            row[f"γ/σ, rewound to {to}"] = _rank(exp.correlation(records, "ratio", early))
+        rows.append(row | {"scale-free, rewound to initialization": _rank(exp.correlation(records, "scale_free"))})
+    return rows
+
+
+def record_rows(result: exp.Result) -> list[dict[str, str]]:
+    """Table: where the numbers come from."""
+    return [
+        {"what": f"{name_of(arch)}, {init}, weight decay {decay:g}, seed {seed}", "record": record.line}
+        for (arch, init, decay), rows in result.runs.items()
+        for seed, record in enumerate(rows)
+    ]
+
+
+def glue_values(result: exp.Result) -> dict[str, str]:
+    """The numbers that the chapter's prose quotes, as text, by name."""
+    s = result.settings
+    values = {"verdict": rules.verdict("C8", exp.cells(result)["C8"]), "seeds": str(s.seeds), "decay": f"{s.decay:g}"}
+    for (arch, init, decay), records in result.runs.items():
+        name = f"{arch}-{init}" + ("" if decay == s.weight_decay else "-decay")
+        for reading, short in (("ratio", ""), ("scale_free", "free-")):
+            means = np.array([_known(exp.by_layer(r, reading)).mean(axis=0) for r in records]).mean(axis=0)
+            found = exp.effects(records, reading)
+            values[f"{name}-{short}before"], values[f"{name}-{short}after"] = f"{means[0]:.2f}", f"{means[-1]:.2f}"
+            values[f"{name}-{short}change"] = factor(found["log2_ratio_change"])
+            values[f"{name}-{short}share"] = f"{found['share_above_one'].mean + 0.5:.0%}"
+            values[f"{name}-{short}share-before"] = f"{exp.share_before(records, reading):.0%}"
+        values[f"{name}-rank"] = _rank(exp.correlation(records))
+        values[f"{name}-rank-free"] = _rank(exp.correlation(records, "scale_free"))
+        fitted = np.array([r.numbers["fitted"]["corrupted"] for r in records])
+        values[f"{name}-fitted"] = f"{fitted[:, 0].sum() / fitted[:, 1].sum():.0%}"
+    return {f"gs-{name}": text for name, text in values.items()}
+
+
+def factor(i: Interval) -> str:
+    """A log2 interval as a factor: "0.48 [0.41, 0.55]"."""
+    if i.n == 1:
+        return f"{2**i.mean:.2f} (one value)"
+    return f"{2**i.mean:.2f} [{2**i.low:.2f}, {2**i.high:.2f}]"
+
+
+def _rank(i: Interval | None) -> str:
+    return NOT_COMPUTED if i is None else interval(i)
+
+
+def _known(values: np.ndarray) -> np.ndarray:
+    """The layers that have this reading."""
+    return values[np.isfinite(values[:, -1])]
+
+
+def _layers(records) -> list[str]:
+    return records[0].numbers["layers"]
