@@ -97,7 +97,7 @@ class GammaSigmaPenalty:
         if through == "gamma" and all(layer.weight is None for _, layer in layers):
             raise InputError("no batch normalisation layer has a gamma; choose through='sigma'")
         self.bound, self.weight, self.through = float(bound), float(weight), through
-        self._terms: dict[str, torch.Tensor] = {}
+        self._inputs: dict[str, tuple[nn.Module, torch.Tensor]] = {}  # of the last pass, by layer
         self._inside = self._waiting = False
         self._hooks = [model.register_forward_pre_hook(self._begin), model.register_forward_hook(self._end)]
         self._hooks += [layer.register_forward_pre_hook(self._seen(name)) for name, layer in layers]
@@ -106,17 +106,17 @@ class GammaSigmaPenalty:
         """The penalty of the last forward pass, a scalar on the model's device."""
         if not self._hooks:
             raise InputError("this penalty is closed; make a new one")
-        if not self._terms:
+        if not self._inputs:
             raise InputError("no forward pass in training mode since the last call; call the model itself, then this")
-        total = self.weight * torch.stack(list(self._terms.values())).sum()
-        self._terms, self._waiting = {}, False
+        total = self.weight * torch.stack([self._term(layer, x) for layer, x in self._inputs.values()]).sum()
+        self._inputs, self._waiting = {}, False
         return total
 
     def close(self) -> None:
         """Remove every hook. Closing twice does no harm."""
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._terms = [], {}
+        self._hooks, self._inputs = [], {}
 
     def __enter__(self) -> "GammaSigmaPenalty":
         return self
@@ -124,21 +124,32 @@ class GammaSigmaPenalty:
     def __exit__(self, *exception) -> None:
         self.close()
 
+    def __deepcopy__(self, memo) -> "GammaSigmaPenalty":
+        """What a copy of the model takes along in its hooks: a penalty that holds nothing and does nothing."""
+        new = object.__new__(type(self))
+        vars(new).update(vars(self) | {"_inputs": {}, "_hooks": [], "_inside": False, "_waiting": False})
+        return new
+
     def _begin(self, model, inputs):
         if self._waiting:
             raise InputError("two forward passes and no call of the penalty between them; call it after each one")
-        self._inside, self._terms = torch.is_grad_enabled(), {}
+        self._inside, self._inputs = torch.is_grad_enabled(), {}
 
     def _end(self, model, inputs, output):
-        self._inside, self._waiting = False, bool(self._terms)
+        self._inside, self._waiting = False, bool(self._inputs)
 
     def _seen(self, name: str):
         def hook(layer, inputs):
             if not (self._inside and layer.training):  # also out: a checkpointed block that backward computes again
                 return
-            if name in self._terms:
+            if name in self._inputs:
                 raise InputError(f"{name} is used twice in one forward pass: it has no single sigma to limit")
-            self._terms[name] = self._term(layer, inputs[0])
+            if not torch.is_grad_enabled():
+                raise InputError(
+                    f"{name} runs without a graph, so the penalty would have no gradient there; where that is "
+                    "checkpointing, choose use_reentrant=False"
+                )
+            self._inputs[name] = (layer, inputs[0])
 
         return hook
 

@@ -490,9 +490,6 @@ class Checkpointed(nn.Module):
         return self.inner[4](self.run(self.inner[:4], x))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the hook is silent when backward computes the block again: torch misses tensors"
-)
 @pytest.mark.parametrize("through", THROUGH)
 def test_under_checkpointing_value_and_gradient_are_the_same(through):
     model, x = net().double(), torch.randn(SHAPES[2], dtype=torch.float64)
@@ -510,7 +507,6 @@ def test_under_checkpointing_value_and_gradient_are_the_same(through):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.xfail(strict=True, reason="the layers inside are computed without a graph: their share has no gradient")
 def test_reentrant_checkpointing_is_refused():
     """There is no graph inside such a block: the penalty would be a number without a gradient."""
     model = Checkpointed(net(), reentrant=True)
@@ -558,9 +554,6 @@ def test_a_measurement_between_steps_of_a_penalised_training_disturbs_neither():
     assert all(np.array_equal(a.sigma, b.sigma) for a, b in zip(measured, plain, strict=True))
 
 
-@pytest.mark.xfail(
-    strict=True, raises=RuntimeError, reason="a copy takes the penalty's tensors along, which torch refuses"
-)
 def test_a_measurement_between_pass_and_call_disturbs_neither():
     model, x = net(), torch.randn(SHAPES[2])
     with GammaSigmaPenalty(model, 0.3, 0.7) as penalty:
