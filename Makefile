@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 HTML := _build/html/index.html
 
-.PHONY: help book test notebooks fresh smoke serve clean
+.PHONY: help book html test environment notebooks fresh smoke verify links serve clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -18,17 +18,28 @@ book: $(READY)  ## execute the notebooks from records, build the HTML, print whe
 test: $(READY)  ## everything that guards the project
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest --durations=10
+	$(BIN)/python -m pytest --durations=10 -rs
 	$(BIN)/python -m pytest --nbval notebooks --nbval-sanitize-with tests/nbval_sanitize.cfg -p no:cacheprovider
 
-notebooks: $(READY)  ## execute the notebooks from records, rewrite those that differ
-	$(BIN)/python tools/notebooks.py
+html: $(READY)  ## build the HTML from the notebooks as they are committed
+	$(BIN)/python tools/build_book.py
+
+notebooks: $(READY)  ## execute the notebooks from records, rewrite those that differ (NAMES="a b" for some)
+	$(BIN)/python tools/notebooks.py $(NAMES)
 
 fresh: $(READY)  ## the same, everything computed anew (hours; replaces records)
-	$(BIN)/python tools/notebooks.py --fresh
+	$(BIN)/python tools/notebooks.py --fresh $(NAMES)
 
 smoke: $(READY)  ## compute every notebook at its smallest size, from nothing, in a scratch folder
-	$(BIN)/python tools/notebooks.py --profile smoke
+	$(BIN)/python tools/notebooks.py --profile smoke $(NAMES)
+
+verify: $(READY)  ## recompute every laptop record and compare (hours; changes no record)
+	$(BIN)/python tools/verify_laptop.py
+
+links: $(READY)  ## ask every link of the book that leads to another site (needs the network)
+	$(BIN)/python tools/check_links.py
+
+environment: $(READY)  ## only install
 
 serve: book  ## build, then show the book on a local port
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000
