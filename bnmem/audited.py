@@ -31,7 +31,7 @@ class Audited(Common):
     arch: str = setting("resnet8", "architecture", models.ARCHS)
     corruption: str = setting("flip", "how training samples are made atypical", data.CORRUPTIONS)
     lr: float = setting(0.05, "learning rate", low=1e-8)
-    epochs: int = setting(3, "epochs", low=1)
+    epochs: int = setting(8, "epochs", low=1)
     limit: int = setting(2000, "training samples that are audited, chosen at random", low=2)
     seed: int = setting(0, "seed of all streams", low=0)
 

@@ -31,14 +31,14 @@ class AuditModel(Settings):
     size: int = setting(0, "side to which images are scaled and cut; 0: the first image's", low=0)
     n_train: int = setting(4000, "training images of the small net", low=2)
     rate: float = setting(0.05, "wrong labels among them", low=0.0, high=0.5)
-    epochs: int = setting(3, "its epochs", low=1)
+    epochs: int = setting(8, "its epochs", low=1)
     lr: float = setting(0.05, "its learning rate", low=1e-8)
     batch_size: int = setting(128, "its batch size", low=2)
     seed: int = setting(0, "seed of all streams", low=0)
 
     @classmethod
     def profiles(cls) -> dict[str, dict]:
-        return {"smoke": {"n_train": 600, "limit": 200, "batch_size": 32}, "laptop": {}}
+        return {"smoke": {"n_train": 600, "limit": 200, "batch_size": 32, "epochs": 3}, "laptop": {}}
 
 
 SETTINGS = AuditModel

@@ -22,7 +22,7 @@ LIMITS = (
     "mislabelled.",
 )
 NEXT = (
-    "Look at the samples with the largest norms: a wrong label is often among them.",
+    "Look at the samples with the largest norms: are their labels right, are they what the net is meant for?",
     "Measure membership: train shadow models on halves of your data and run LiRA on their logits "
     "(book/howto_lira.md; several machines: book/howto_cluster.md).",
     "Or bound epsilon from one training: put canaries with coin flips into the data (bnmem.audit_one_run, last section "

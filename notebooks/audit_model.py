@@ -94,7 +94,7 @@ plots.influence(audit) if audit.samples else None
 # %% tags=["hide-input"]
 notebook.table(plots.sample_rows(audit, classes=result.classes) if audit.samples else [], empty="No data were given.")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-audit-gallery", "caption": "Samples of the small net's training set with the largest gradient norms, above, and with the smallest, below. Over each image its label and, with a question mark, the net's answer where it differs; under it the norm."}, "image": {"alt": "Two rows of ten Fashion-MNIST images: above, the samples with the largest gradient norms, most of them with a label that the net contradicts; below, those with the smallest norms."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-audit-gallery", "caption": "Samples of the small net's training set with the largest gradient norms, above, and with the smallest, below. Over each image its label and, with a question mark, the net's answer where it differs; under it the norm."}, "image": {"alt": "Two rows of ten Fashion-MNIST images: above, the samples with the largest gradient norms, with their labels and the net's answers; below, those with the smallest norms."}}
 plots.gallery(audit, exp.images(result), result.classes) if result.record else None
 
 # %% tags=["hide-input"]

@@ -6,7 +6,9 @@ import os
 import pickle
 import re
 
+import nbformat
 import numpy as np
+import papermill
 import pytest
 import torch
 import torchvision
@@ -20,9 +22,12 @@ from bnmem.audit import audit
 from bnmem.errors import InputError
 from bnmem.ratio import GammaSigmaPenalty
 
+from .conftest import ROOT
+from .test_book import tool
 from .test_project import STANDARD, reach
 
 CLASSES = 4
+notebooks = tool("notebooks")
 
 
 @pytest.fixture(autouse=True)
@@ -525,6 +530,33 @@ def rebuild_resnet8():
     from bnmem import models
 
     return models.make("resnet8", "batch", (28, 28, 3), CLASSES, 0)
+
+
+def test_the_how_to_page_runs_as_it_stands_and_shows_what_comes_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "book/howto_audit.md").read_text(), re.S)
+    assert [kind for kind, _ in blocks] == ["bash", "python", "bash", "text", "python", "python"]
+    space = {}
+    exec(blocks[1][1], space)
+    words = blocks[2][1].split()
+    assert words[:3] == ["python", "-m", "bnmem"] and main(words[3:]) == 0
+    out = capsys.readouterr().out
+    shape = [re.sub(r"[\d.]+", "#", line) for line in blocks[3][1].strip().splitlines()]  # training is chaotic
+    assert [re.sub(r"[\d.]+", "#", line) for line in out.splitlines()[: len(shape)]] == shape
+    exec(blocks[4][1], space)
+    exec(blocks[5][1], space)
+    assert "of 20 batch normalization layers" in capsys.readouterr().out and len(space["hardest"]) == 10
+    assert all(path.exists() for path in space["files"])
+
+
+def test_the_notebook_audits_a_checkpoint_through_papermill(saved, folder, tmp_path, results):
+    source, done = notebooks.source_notebook(ROOT / "notebooks/audit_model.py"), tmp_path / "out.ipynb"
+    nbformat.write(source, tmp_path / "in.ipynb")
+    parameters = {"checkpoint": saved, "arch": "torchvision:resnet18", "data": str(folder), "limit": 6}
+    papermill.execute_notebook(tmp_path / "in.ipynb", done, parameters, cwd=str(tmp_path), progress_bar=False)
+    text = done.read_text()
+    assert "torchvision:resnet18, 4 classes" in text and "layer4.1.bn2" in text and "class0/" in text
+    assert text.count("image/png") == 2 and not results.exists()
 
 
 def test_the_experiment_trains_audits_and_reads_its_record(results):
