@@ -556,7 +556,7 @@ def test_the_notebook_audits_a_checkpoint_through_papermill(saved, folder, tmp_p
     papermill.execute_notebook(tmp_path / "in.ipynb", done, parameters, cwd=str(tmp_path), progress_bar=False)
     text = done.read_text()
     assert "torchvision:resnet18, 4 classes" in text and "layer4.1.bn2" in text and "class0/" in text
-    assert text.count("image/png") == 2 and not results.exists()
+    assert text.count('"image/png": "') == 2 and not results.exists()
 
 
 def test_the_experiment_trains_audits_and_reads_its_record(results):
