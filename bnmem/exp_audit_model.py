@@ -91,6 +91,12 @@ def found_noisy(result: Result) -> tuple[int, int, float]:
     return int(noisy[top].sum()), int(noisy.sum()), float(noisy.mean())
 
 
+def median_norms(result: Result) -> tuple[float, float]:
+    """Median gradient norm of the samples with a wrong label, and of those with a right one. Only for the small net."""
+    noisy, norm = result.record.arrays["noisy"], result.record.arrays["norm"]
+    return float(np.median(norm[noisy])), float(np.median(norm[~noisy]))
+
+
 def images(result: Result) -> np.ndarray:
     """The audited images of the small net, uint8 [n, H, W], in the order of the samples."""
     _, bad = training.inputs(job_of(result.settings).settings)
@@ -116,7 +122,8 @@ def glue_values(result: Result) -> dict[str, str]:
     above = sum(layer.ratio.mean() > 1 for layer in made.ratio)
     values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm):,}"}
     values |= {"epochs": str(s.epochs), "images": f"{s.n_train:,}", "hits": str(hits), "wrong": str(n)}
-    values["chance"] = f"{share * n:.0f}"
+    wrong, right = median_norms(result)
+    values |= {"chance": f"{share * n:.0f}", "norm-wrong": f"{wrong:.2g}", "norm-right": f"{right:.2g}"}
     return {f"au-{name}": text for name, text in values.items()}
 
 

@@ -74,7 +74,7 @@ def gallery(audit: Audit, images: np.ndarray, classes: tuple[str, ...], columns:
                 ax.imshow(images[i], cmap="gray_r")
                 label, predicted = (classes[row[i]] for row in (audit.samples.label, audit.samples.predicted))
                 ax.set_title(label if label == predicted else f"{label}\n({predicted}?)", fontsize=8, loc="center")
-                ax.set_xlabel(f"{audit.samples.norm[i]:.2g}", fontsize=9)
+                ax.set_xlabel(f"{audit.samples.norm[i]:.3g}", fontsize=9)
             for ax in line:
                 ax.set(xticks=[], yticks=[])
                 ax.grid(visible=False)

@@ -100,9 +100,11 @@ plots.gallery(audit, exp.images(result), result.classes) if result.record else N
 # %% tags=["hide-input"]
 if result.record:
     hits, n, share = exp.found_noisy(result)
+    wrong, right = exp.median_norms(result)
     notebook.say(
-        f"{n} of the {len(audit.samples.norm):,} audited samples carry a wrong label on purpose. Among the {n} largest norms "
-        f"are {hits} of them; chance would find about {share * n:.0f}."
+        f"{n} of the {len(audit.samples.norm):,} audited samples carry a wrong label on purpose. Their median norm is "
+        f"{wrong:.2g}, that of the others {right:.2g}. Among the {n} largest norms are {hits} of them; chance would find "
+        f"about {share * n:.0f}. The rest are samples that the net has not fitted for other reasons."
     )
 
 # %% tags=["remove-cell"]
