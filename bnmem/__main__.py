@@ -19,6 +19,7 @@ from bnmem import (
     tables_gamma_sigma,
     tables_grid,
     tables_membership,
+    tables_regularization,
     verify,
 )
 from bnmem.errors import Diverged, InputError
@@ -30,6 +31,7 @@ TABLES = {
     "membership_inference": tables_membership,
     "query_mode": plots_query,
     "gamma_sigma": tables_gamma_sigma,
+    "regularization": tables_regularization,
     "audit_model": exp_audit_model,
 }
 

@@ -5,7 +5,9 @@ Finished cells are found by their settings, not by the images: the scorecard nee
 
 import fnmatch
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from bnmem.sweep import SWEEP
 from bnmem.training import SEARCH
 
 KINDS = (SEARCH, SWEEP)
+_UNKNOWN = Record(NAME, "", "", {}, "", "", {}, {}, {})  # stands for a record that is not there yet
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,19 @@ class Store:
             return None
         cells = Cells(row, searches, {})
         runs = self.all(jobs_of(row, cells.best))
-        later = runs and self.all(attacks_of(row, runs))
-        return None if later is None else replace(cells, runs=runs | later)
+        if runs is None:
+            return None
+        try:
+            return replace(cells, runs=runs | attacks_of(row, runs, self.need))
+        except LookupError:
+            return None
+
+    def need(self, plan: list[Job]) -> list[Record]:
+        """The records of jobs. Raises LookupError where one is missing."""
+        found = [self.get(job) for job in plan]
+        if None in found:
+            raise LookupError(f"{found.count(None)} of {len(plan)} records are not there yet")
+        return found
 
 
 def jobs_of(row: Row, best: dict[str, float]) -> dict[tuple, Job]:
@@ -106,11 +120,12 @@ def jobs_of(row: Row, best: dict[str, float]) -> dict[tuple, Job]:
     return {name: attacks.ArmJob(attacks.NAME, attacks.SHADOWS, arm) for name, arm in arms.items()}
 
 
-def attacks_of(row: Row, runs: dict[tuple, Record]) -> dict[tuple, Job]:
-    """The attacks of a row of regularization: which arms are attacked depends on its trainings."""
+def attacks_of(row: Row, runs: dict[tuple, Record], find: Callable) -> dict[tuple, Record]:
+    """The attacks of a row of regularization, (point,) -> record: which arms are attacked depends on its trainings."""
     if row.what != "regularization" or not row.settings.attack:
         return {}
-    return {(point,): job for point, job in mitigations.attack_jobs(grid_cells.mitigated(row, runs)).items()}
+    result = mitigations.attack(grid_cells.mitigated(row, runs), find)
+    return {(point,): record for point, record in (*result.attacks.items(), *result.unstable.items())}
 
 
 def run(
@@ -183,12 +198,18 @@ def plan(rows: list[Row]) -> list[Plan]:
         work = [*searches.values(), *first.values()]
         runs = store.all(first)
         if runs:
-            work += attacks_of(row, runs).values()
+            attacks_of(row, runs, partial(_note, work, store))
         lacking = [job for job in work if job not in counted and (store.get(job) is None)]
         counted.update(work)
         hours = sum(_seconds(job, seconds) for job in lacking) / 3600 if lacking else 0.0
         plans.append(Plan(row, len(work), len(lacking), hours))
     return plans
+
+
+def _note(work: list[Job], store: Store, more: list[Job]) -> list[Record]:
+    """Add jobs to the work of a plan; as far as records tell which come next."""
+    work += more
+    return [store.get(job) or _UNKNOWN for job in more]
 
 
 def _seconds(job: Job, known: list[tuple]) -> float:

@@ -4,31 +4,34 @@ A sweep of the penalty's weight and bound; beside it what a practitioner has: we
 other normalisations or none. Every arm trains on the same corrupted set; the chosen ones are attacked with LiRA.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 from bnmem import exp_membership_inference as attacks
-from bnmem import jobs, shadows
+from bnmem import jobs
+from bnmem.attacked import ATTACKED, AttackJob, fill
+from bnmem.dp import PRIVATE
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.mitigation import MITIGATED
 from bnmem.records import Record
-from bnmem.regularization import NAME, PARTNERS, Regularization, Result, points, trainings
+from bnmem.regularization import NAME, PARTNERS, Regularization, Result, points, private_trainings, trainings
 from bnmem.regularization_measures import (
     UTILITY,
     accuracy,
+    attacked_penalty,
     auc_saved,
+    by_validation,
     chosen,
     equal_fit,
     excess,
     of_equal_utility,
-    strongest,
 )
 from bnmem.rules import RULES, Cell, cell_status
-from bnmem.shadow_summary import SHADOWS, ArmJob
 from bnmem.shadows import Pool, Shadows
 from bnmem.stats import Interval, t_interval
 
-KINDS = (MITIGATED, SHADOWS)
+KINDS = (MITIGATED, ATTACKED, PRIVATE)
 SETTINGS = Regularization
 
 
@@ -42,8 +45,8 @@ def run(
 ) -> Result:
     """Read the experiment's records, computing what is missing; options as those of `jobs.run`.
 
-    Which penalty is attacked depends on the trainings, so these come first. Raises InputError when nothing would be
-    corrupted. A training that diverges is a result.
+    Which penalty is attacked depends on the trainings, so these come first. A training that diverges is a result.
+    Raises InputError when nothing would be corrupted.
     """
     if round(s.rate * s.n_train) < 1:
         raise InputError(f"rate {s.rate} of {s.n_train} images corrupts none of them; raise rate or n_train")
@@ -53,28 +56,57 @@ def run(
     runs = {name: [next(found) for _ in row] for name, row in todo.items()}
     result = Result(s, runs, {}, [])
     if s.attack:
-        arms = attack_jobs(result)
-        if not only_stored:
-            missing = [job.settings for job in arms.values() if fresh or job.stored() is None]
-            shadows.fill(missing, fresh=fresh, workers=workers, progress=progress)
-        rows = jobs.run(list(arms.values()), fresh=fresh, only_stored=only_stored, workers=1, progress=False)
-        result = replace(result, attacks=dict(zip(arms, rows, strict=True)))
+        result = attack(result, lambda plan: _attacks(plan, options))
+    result = replace(result, private=_private(s, options))
     return replace(result, notes=jobs.check_code(KINDS, result.records))
 
 
-def attack_jobs(result: Result) -> dict[str, Job]:
-    """point name -> arm of shadow models: BN, the other normalisations, the chosen and the strongest penalty that has
-    trained, the strongest weight decay and dropout."""
-    s, by_name = result.settings, {point.name: point for point in points(result.settings)}
-    last = {family: name for name, point in by_name.items() if (family := point.family) in ("weight decay", "dropout")}
-    names = ["BN", *PARTNERS, chosen(result), strongest(result), *last.values()]
+def _private(s: Regularization, options: dict) -> dict[float, list[Record]]:
+    """The trainings with DP-SGD; not asked for, they are shown where their records are there."""
+    todo = private_trainings(s)
+    if not s.private:
+        options = options | {"fresh": False, "only_stored": True}
+    try:
+        found = iter(jobs.run([job for row in todo.values() for job in row], **options))
+    except LookupError:
+        if s.private:
+            raise
+        return {}
+    return {noise: [next(found) for _ in row] for noise, row in todo.items()}
+
+
+def _attacks(plan: list[Job], options: dict) -> list[Record]:
+    if not options["only_stored"]:
+        missing = [job.settings for job in plan if options["fresh"] or job.stored() is None]
+        fill(missing, **{name: options[name] for name in ("fresh", "workers", "progress")})
+    return jobs.run(plan, fresh=options["fresh"], only_stored=options["only_stored"], workers=1, progress=False)
+
+
+def attack(result: Result, find: Callable[[list[Job]], list[Record]]) -> Result:
+    """The result with its attacks: BN, the other normalisations, the strongest weight decay and dropout, and the
+    penalty that is best on validation and under which every shadow model trains.
+
+    find(jobs) -> their records, or LookupError. An arm in which a model diverged is in `unstable`.
+    """
+    s = result.settings
+    last = {p.family: p.name for p in points(s) if p.family in ("weight decay", "dropout")}
+    names = ["BN", *PARTNERS, *last.values()]
+    found = dict(zip(names, find([attack_job(s, name) for name in names]), strict=True))
+    for name in by_validation(result):
+        found |= dict(zip([name], find([attack_job(s, name)]), strict=True))
+        if "diverged" not in found[name].numbers:
+            break
+    stable = {name: record for name, record in found.items() if "diverged" not in record.numbers}
+    return replace(result, attacks=stable, unstable={n: r for n, r in found.items() if n not in stable})
+
+
+def attack_job(s: Regularization, name: str) -> Job:
+    """The arm of shadow models of one point."""
+    point = {point.name: point for point in points(s)}[name]
     pool = {f.name: getattr(s, f.name) for f in fields(Pool) if hasattr(s, f.name) and f.name not in ("epochs", "seed")}
     pool |= {"epochs": s.attack_epochs, "corruption": s.corruption, "rate": s.rate, "models": s.models}
     pool |= {"scored": s.scored, "queries": (128,)}
-    return {
-        name: ArmJob(NAME, SHADOWS, Shadows(**pool | dict(by_name[name].changes)))
-        for name in dict.fromkeys(name for name in names if name)
-    }
+    return AttackJob(NAME, ATTACKED, Shadows(**pool | dict(point.changes)))
 
 
 def cells(result: Result, reading: str = "equal epochs") -> dict[str, list[Cell]]:
@@ -98,13 +130,14 @@ def cells(result: Result, reading: str = "equal epochs") -> dict[str, list[Cell]
             found["C9"]["test_accuracy_kept"] = t_interval(theirs["test"] - ours["test"] + UTILITY)
     nothing = Interval(0.0, 0.0, 0.0, result.settings.seeds)
     saved, aucs = [], []
-    for name in of_equal_utility(result):
+    for name in of_equal_utility(result, penalty):
         control = equal_fit(result, name) if reading == "equal fit" else None
         if control:
             saved.append(t_interval(control.ours["corrupted"] - control.theirs["corrupted"]))
         elif reading != "equal fit":
             saved.append(t_interval(accuracy(result, "BN", "corrupted") - accuracy(result, name, "corrupted")))
-        if result.attacks and (gap := auc_saved(result, name, reading)):
+    for name in of_equal_utility(result, attacked_penalty(result)):
+        if gap := auc_saved(result, name, reading):
             aucs.append(gap)
     for metric, gaps, measured in (("corrupted_saved", saved, True), ("auc_saved", aucs, bool(result.attacks))):
         if measured and (gaps or reading != "equal fit"):
@@ -133,8 +166,8 @@ def statuses(result: Result) -> list[str]:
 def deviations(old: Record, new: Record) -> float:
     """How far a recomputed record lies off, in standard deviations: for attacks as in membership inference, else the
     change of the accuracy on clean training images in units of one point (infinite where one diverged)."""
-    if old.kind == "shadows":
-        return attacks.deviations(old, new)
     if "diverged" in old.numbers or "diverged" in new.numbers:
         return 0.0 if old.numbers.keys() == new.numbers.keys() else float("inf")
+    if old.kind == "attacked":
+        return attacks.deviations(old, new)
     return 100 * abs(old.numbers["accuracy"]["clean"][-1] - new.numbers["accuracy"]["clean"][-1])

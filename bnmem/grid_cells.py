@@ -54,7 +54,10 @@ def mitigated(row: Row, runs: dict[tuple, Record]) -> mitigations.Result:
     trained = {point: [] for point, *_ in runs}
     for name in runs:
         trained[name[0]] += [runs[name]] if len(name) == 2 else []
-    return mitigations.Result(row.settings, trained, {name[0]: runs[name] for name in runs if len(name) == 1}, [])
+    attacked_ = {name[0]: runs[name] for name in runs if len(name) == 1}
+    stable = {point: r for point, r in attacked_.items() if "diverged" not in r.numbers}
+    unstable = {point: r for point, r in attacked_.items() if point not in stable}
+    return mitigations.Result(row.settings, trained, stable, [], unstable=unstable)
 
 
 def memorized(cells: Cells) -> memorization.Result:

@@ -1,7 +1,8 @@
 """The arms of the regularization experiment: its settings, what each arm changes, and the records that come of it."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
+from bnmem.dp import PRIVATE, DPTraining
 from bnmem.jobs import Job
 from bnmem.mitigation import MITIGATED, Mitigated
 from bnmem.records import Record
@@ -30,6 +31,9 @@ class Regularization(Common):
     models: int = setting(16, "shadow models an arm, in complementary pairs", low=6)
     attack_epochs: int = setting(20, "epochs of the shadow models", low=1)
     scored: tuple = setting((2, 4, 6, 8, 10, 12, 14, 16, 18, 20), "epochs after which the pool is scored", low=0)
+    private: bool = setting(False, "also train with DP-SGD where it has no records (needs Opacus)")
+    noise: tuple = setting((0.5, 1.0, 2.0), "noise multipliers of DP-SGD", low=0.1)
+    private_lr: float = setting(0.1, "learning rate of DP-SGD", low=1e-8)
 
     @classmethod
     def profiles(cls) -> dict[str, dict]:
@@ -103,31 +107,54 @@ def _penalty(weight: float, bound: float, through: str = "gamma") -> Point:
 
 @dataclass(frozen=True)
 class Result:
-    """All records of one run: point name -> one record a seed, and point name -> arm of shadow models."""
+    """All records of one run: point name -> one record a seed, point name -> arm of shadow models, noise multiplier of
+    DP-SGD -> one record a seed (empty where there are none), and the attacked arms in which a model diverged."""
 
     settings: Regularization
     runs: dict[str, list[Record]]
     attacks: dict[str, Record]
     notes: list[str]
+    private: dict[float, list[Record]] = field(default_factory=dict)
+    unstable: dict[str, Record] = field(default_factory=dict)
 
     @property
     def records(self) -> list[Record]:
-        return [*(record for rows in self.runs.values() for record in rows), *self.attacks.values()]
+        trained = [record for rows in (*self.runs.values(), *self.private.values()) for record in rows]
+        return [*trained, *self.attacks.values(), *self.unstable.values()]
 
     def with_record(self, new: Record) -> "Result":
         """The same result with `new` in the place of the record of its key."""
-        runs = {name: [new if r.key == new.key else r for r in rows] for name, rows in self.runs.items()}
-        attacks = {name: new if r.key == new.key else r for name, r in self.attacks.items()}
-        return replace(self, runs=runs, attacks=attacks)
+        runs, private = (
+            {name: [new if r.key == new.key else r for r in rows] for name, rows in found.items()}
+            for found in (self.runs, self.private)
+        )
+        attacks, unstable = (
+            {name: new if r.key == new.key else r for name, r in found.items()}
+            for found in (self.attacks, self.unstable)
+        )
+        return replace(self, runs=runs, attacks=attacks, private=private, unstable=unstable)
 
 
 def trainings(s: Regularization) -> dict[str, list[Job]]:
     """point name -> one training a seed."""
-    same = {f.name: getattr(s, f.name) for f in fields(Common)}
-    same |= {"corruption": s.corruption, "lr": s.lr, "epochs": s.epochs}
+    same = _same(s)
     return {
         point.name: [
             Job(NAME, MITIGATED, Mitigated(**same | dict(point.changes) | {"seed": i})) for i in range(s.seeds)
         ]
         for point in points(s)
     }
+
+
+def private_trainings(s: Regularization) -> dict[float, list[Job]]:
+    """Noise multiplier -> one training with DP-SGD a seed, of the net with GroupNorm and plain SGD."""
+    same = _same(s) | {"norm": "group", "lr": s.private_lr, "optimizer": "sgd"}
+    return {
+        noise: [Job(NAME, PRIVATE, DPTraining(**same, noise_multiplier=noise, seed=i)) for i in range(s.seeds)]
+        for noise in s.noise
+    }
+
+
+def _same(s: Regularization) -> dict:
+    same = {f.name: getattr(s, f.name) for f in fields(Common)}
+    return same | {"corruption": s.corruption, "lr": s.lr, "epochs": s.epochs}

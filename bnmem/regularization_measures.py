@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmem import exp_membership_inference as attacks
+from bnmem.records import Record
 from bnmem.regularization import Result, points
 from bnmem.sources import SETS
 from bnmem.stats import Interval, first_crossing, value_at
@@ -13,43 +14,104 @@ DESTROYED = 0.5  # of BN's accuracy on clean training images: an arm that stays 
 UTILITY = 0.01  # arms are of equal utility when their test accuracies differ by no more
 # Levels of accuracy on clean training images at which arms are compared, where both reach them.
 FIT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
+PARTS = {"gamma": "mean |γ|", "sigma": "mean σ", "weight_norm": "mean ‖w‖"}
+READ = ("corrupted", "clean", "val", "test")
 
 
 def accuracy(result: Result, name: str, group: str) -> np.ndarray:
     """Accuracy of one group at the last epoch, float64 [seeds]; NaN where the training diverged."""
-    rows = result.runs[name]
+    return _last(result.runs[name], group)
+
+
+def _last(rows: list[Record], group: str) -> np.ndarray:
     return np.array([np.nan if "diverged" in r.numbers else r.numbers["accuracy"][group][-1] for r in rows])
 
 
 def destroyed(result: Result, name: str) -> bool:
     """Whether the arm has not trained: diverged under a seed, or left clean images unfitted (see DESTROYED)."""
-    clean = accuracy(result, name, "clean")
+    return _destroyed(result, accuracy(result, name, "clean"))
+
+
+def _destroyed(result: Result, clean: np.ndarray) -> bool:
     return not (clean.mean() >= DESTROYED * accuracy(result, "BN", "clean").mean())
 
 
-def chosen(result: Result) -> str | None:
-    """The penalty with the highest mean validation accuracy of those that have trained; the corrupted set plays no
-    part in the choice."""
+def by_validation(result: Result) -> list[str]:
+    """The penalties that have trained, the highest mean validation accuracy first; the corrupted set plays no part."""
     trained = [p.name for p in points(result.settings) if p.family == "penalty" and not destroyed(result, p.name)]
-    return max(trained, key=lambda name: accuracy(result, name, "val").mean(), default=None)
+    return sorted(trained, key=lambda name: -accuracy(result, name, "val").mean())
 
 
-def strongest(result: Result) -> str | None:
-    """The penalty with the largest weight, then the smallest bound, that has trained."""
-    trained = [p for p in points(result.settings) if p.family == "penalty" and not destroyed(result, p.name)]
-    order = max(
-        trained, key=lambda p: (dict(p.changes)["penalty_weight"], -dict(p.changes)["penalty_bound"]), default=None
-    )
-    return order and order.name
+def chosen(result: Result) -> str | None:
+    """The first of `by_validation`, or None where no penalty has trained."""
+    return next(iter(by_validation(result)), None)
+
+
+def attacked_penalty(result: Result) -> str | None:
+    """The first of them under which every shadow model has trained, or None."""
+    return next((name for name in by_validation(result) if name in result.attacks), None)
 
 
 def early_stopping(result: Result) -> dict[str, np.ndarray]:
     """BN alone, read at the epoch with the best validation accuracy: group -> accuracy [seeds]."""
     out = {}
-    for group in ("corrupted", "clean", "test"):
+    for group in READ:
         rows = [r.numbers["accuracy"] for r in result.runs["BN"]]
         out[group] = np.array([row[group][int(np.argmax(row["val"]))] for row in rows])
     return out
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm as the figures and tables show it. accuracy: group of READ -> [seeds] at its last epoch (NaN where it
+    diverged); epsilon: what DP-SGD has spent by then, the mean over seeds; None elsewhere."""
+
+    name: str
+    family: str
+    accuracy: dict[str, np.ndarray]
+    destroyed: bool
+    epsilon: float | None = None
+
+
+def arms(result: Result) -> list[Arm]:
+    """Every arm, BN first: those of `points`, BN with early stopping, and DP-SGD where there are records."""
+    found = [
+        Arm(p.name, p.family, {g: accuracy(result, p.name, g) for g in READ}, destroyed(result, p.name))
+        for p in points(result.settings)
+    ]
+    found.insert(1, Arm("BN, early stopping", "early stopping", early_stopping(result), False))
+    for noise, rows in result.private.items():
+        read = {g: _last(rows, g) for g in READ}
+        spent = float(np.mean([r.numbers["epsilon"][-1] for r in rows if "epsilon" in r.numbers] or [np.nan]))
+        found.append(Arm(f"DP-SGD, noise {noise:g}", "DP-SGD", read, _destroyed(result, read["clean"]), spent))
+    return found
+
+
+def acting(result: Result) -> dict[str, str]:
+    """How the penalty acts -> the point that shows it: BN alone, and the middle of the sweep through all three ways."""
+    s = result.settings
+    middle = f"{s.weights[len(s.weights) // 2]:g}, bound {s.bounds[len(s.bounds) // 2]:g}"
+    ways = {"through γ": "penalty", "through σ": "penalty through sigma", "through both": "penalty through both"}
+    return {"BN alone": "BN"} | {way: f"{family} {middle}" for way, family in ways.items()}
+
+
+def acts(result: Result) -> dict[str, dict[str, dict[str, tuple[float, float]]]]:
+    """way of `acting` -> BN layer -> PARTS -> (at the start, at the end), means over seeds and channels, NaN where
+    unknown; a way whose training diverged under a seed is left out."""
+    out = {}
+    for way, name in acting(result).items():
+        ends = [r.numbers.get("layers") for r in result.runs[name]]
+        if None not in ends:
+            out[way] = {
+                layer: {part: tuple(_mean(ends, end, layer, part) for end in ("start", "end")) for part in PARTS}
+                for layer in ends[0]["start"]
+            }
+    return out
+
+
+def _mean(rows: list[dict], end: str, layer: str, part: str) -> float:
+    values = [row[end][layer][part] for row in rows]
+    return float("nan") if None in values else float(np.mean(values))
 
 
 def excess(result: Result, values: np.ndarray) -> np.ndarray:
@@ -91,11 +153,11 @@ def equal_fit(result: Result, name: str) -> EqualFit | None:
     return None
 
 
-def of_equal_utility(result: Result) -> list[str]:
-    """The claim's alternatives, no normalisation and the chosen penalty, whose mean test accuracy is at most UTILITY
-    below BN's."""
+def of_equal_utility(result: Result, penalty: str | None) -> list[str]:
+    """The claim's alternatives, no normalisation and this penalty, whose mean test accuracy is at most UTILITY below
+    BN's."""
     ours = accuracy(result, "BN", "test").mean()
-    names = [name for name in ("none", chosen(result)) if name and not destroyed(result, name)]
+    names = [name for name in ("none", penalty) if name and not destroyed(result, name)]
     return [name for name in names if accuracy(result, name, "test").mean() >= ours - UTILITY]
 
 
@@ -119,3 +181,26 @@ def auc_saved(result: Result, name: str, reading: str = "equal epochs", group: s
     else:
         gap = attacks.difference(both, rate, group, name)
     return gap and Interval(gap.mean, gap.low, gap.high, result.settings.models // 2)
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An arm of shadow models at one epoch: AUC over outliers [models], test accuracy [models], and the epoch."""
+
+    name: str
+    auc: np.ndarray
+    test: np.ndarray
+    epoch: int
+
+
+def attacked_arms(result: Result) -> list[Attacked]:
+    """The attacked arms at their last epoch, and BN stopped early: at the scored epoch with the highest accuracy on
+    clean images that were not trained on."""
+    found, scored = [], result.settings.scored
+    for name, record in result.attacks.items():
+        auc, test = np.array(record.numbers["auc"]["outliers"]), np.array(record.numbers["accuracy"]["test"])
+        found.append(Attacked(name, auc[-1], test[-1], scored[-1]))
+        if name == "BN":
+            best = int(np.mean(record.numbers["accuracy"]["out_clean"], axis=1).argmax())
+            found.append(Attacked("BN, early stopping", auc[best], test[best], scored[best]))
+    return found

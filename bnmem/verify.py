@@ -6,6 +6,7 @@ accuracy must lie within 3 standard deviations over seeds (what an experiment's 
 that function), and the verdicts of its claims must stay as they are.
 """
 
+import importlib.util
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from bnmem import (
     exp_grid,
     exp_membership_inference,
     exp_query_mode,
+    exp_regularization,
     records,
     shadow_cache,
     sources,
@@ -34,6 +36,7 @@ EXPERIMENTS = {
         exp_membership_inference,
         exp_query_mode,
         exp_gamma_sigma,
+        exp_regularization,
         exp_audit_model,
         exp_grid,
     )
@@ -200,7 +203,9 @@ def pick(keys: list[str], sample: int) -> list[Record]:
 
 
 def _at_hand(record: Record) -> bool:
-    """Whether its images need no download: random choices pass over the others."""
+    """Whether its images need no download, nor its kind an optional extra: random choices pass over the others."""
+    if record.kind == "private" and not importlib.util.find_spec("opacus"):
+        return False
     settings = job_of(record).settings
     needed = {settings.dataset}
     if getattr(settings, "corruption", "") == "ood" and settings.ood == "sibling":

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from functools import partial
 
 import pytest
 
@@ -120,9 +121,10 @@ def test_every_record_is_one_that_the_book_or_a_smoke_profile_reads(committed):
             if found or not searches
             else {}
         )
-        runs = store.all(first) or {}
-        later = exp_grid.attacks_of(row, runs) if runs else {}
-        read |= {r.key for job in (*searches.values(), *first.values(), *later.values()) if (r := store.get(job))}
+        work = [*searches.values(), *first.values()]
+        if runs := store.all(first):
+            exp_grid.attacks_of(row, runs, partial(exp_grid._note, work, store))
+        read |= {r.key for job in work if (r := store.get(job))}
     assert not [str(path) for path in records.stored() if path.stem not in read]
 
 

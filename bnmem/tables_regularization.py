@@ -1,0 +1,187 @@
+"""The tables of the regularization experiment, and the numbers that the chapter quotes."""
+
+import numpy as np
+
+from bnmem import exp_regularization as exp
+from bnmem import regularization_measures as measures
+from bnmem import roc, rules
+from bnmem.plots_regularization import label
+from bnmem.regularization import Result, points
+from bnmem.stats import Interval, interval, t_interval
+
+READINGS = ("equal epochs", "equal fit")
+
+
+def point_rows(result: Result) -> list[dict[str, str]]:
+    """Table: every arm at its last epoch, means over seeds, and test accuracy against BN's, paired over seeds."""
+    rows, test = [], measures.accuracy(result, "BN", "test")
+    for arm in measures.arms(result):
+        row = {"arm": label(arm.name, arm.epsilon)}
+        for group, name in zip(measures.READ, ("corrupted", "clean training", "validation", "test"), strict=True):
+            row[f"accuracy, {name}"] = _mean(arm.accuracy[group])
+        row["test, arm − BN"] = "0" if arm.name == "BN" else _paired(arm.accuracy["test"] - test, 3)
+        row["corrupted, BN − arm"] = "0" if arm.name == "BN" else _paired(_ours(result) - arm.accuracy["corrupted"])
+        rows.append(row | {"note": _note(result, arm)})
+    return rows
+
+
+def equal_fit_rows(result: Result) -> list[dict[str, str]]:
+    """Table: the control. Corrupted and test accuracy where BN and an arm fit the clean images equally well."""
+    rows = []
+    for point in points(result.settings)[1:]:
+        row, control = {"arm": label(point.name)}, measures.equal_fit(result, point.name)
+        if measures.destroyed(result, point.name):
+            control = None
+        row["clean accuracy"] = f"{control.level:g}" if control else "no level in common"
+        for group in ("corrupted", "test"):
+            both = [side[group] for side in (control.ours, control.theirs)] if control else []
+            row[f"{group}, BN / arm"] = " / ".join(_mean(values) for values in both) or "–"
+            row[f"{group}, BN − arm"] = _paired(both[0] - both[1]) if control else "not comparable"
+        rows.append(row)
+    return rows
+
+
+def attack_rows(result: Result) -> list[dict[str, str]]:
+    """Table: LiRA on the attacked arms, AUC by group, and what BN gives away beyond each (paired over pairs)."""
+    rows = []
+    for name, record in result.attacks.items():
+        row = {"arm": label(name)}
+        row |= {f"AUC, {group}": f"{np.mean(auc[-1]):.3f}" for group, auc in record.numbers["auc"].items()}
+        for reading in READINGS:
+            for group in ("outliers", "all"):
+                gap = None if name == "BN" else measures.auc_saved(result, name, reading, group)
+                text = interval(gap, 3) if gap else "no level in common"
+                row[f"{group}, BN − arm, {reading}"] = "0" if name == "BN" else text
+        rows.append(row)
+    return rows
+
+
+def alternative_rows(result: Result) -> list[dict[str, str]]:
+    """Table: C10 against everything that was tried: who keeps BN's test accuracy, and what each saves there."""
+    test = {arm.name: arm.test for arm in measures.attacked_arms(result)}
+    auc = {arm.name: arm.auc for arm in measures.attacked_arms(result)}
+    ours, rows = measures.accuracy(result, "BN", "test"), []
+    for arm in measures.arms(result)[1:]:
+        if arm.destroyed:
+            continue
+        gap = arm.accuracy["test"] - ours
+        row = {"alternative": label(arm.name, arm.epsilon), "test, arm − BN": _paired(gap, 3)}
+        row["keeps BN's utility"] = "yes" if gap.mean() >= -measures.UTILITY else "no"
+        row["corrupted saved"] = _paired(_ours(result) - arm.accuracy["corrupted"])
+        attacked = arm.name in auc
+        row["AUC over outliers saved"] = _signed(auc["BN"], auc[arm.name]) if attacked else "not attacked"
+        row["test, shadow models, arm − BN"] = _signed(test[arm.name], test["BN"]) if attacked else "not attacked"
+        rows.append(row)
+    return rows
+
+
+def acts_rows(result: Result) -> list[dict[str, str]]:
+    """Table: where the penalty acts, layer by layer, start -> end of training."""
+    rows = []
+    for way, layers in measures.acts(result).items():
+        for layer, ends in layers.items():
+            row = {"penalty": way, "BN layer": layer}
+            row |= {title: " → ".join(f"{v:.2f}" for v in ends[part]) for part, title in measures.PARTS.items()}
+            ratio = [gamma / sigma for gamma, sigma in zip(ends["gamma"], ends["sigma"], strict=True)]
+            rows.append(row | {"mean |γ| / mean σ": " → ".join(f"{v:.2f}" for v in ratio)})
+    return rows
+
+
+def verdict_rows(result: Result) -> list[dict[str, str]]:
+    """Table: each metric of the scorecard's rules, its margin, the effect, and whether it holds in this cell."""
+    rows = []
+    for reading in READINGS:
+        for claim, found in exp.cells(result, reading).items():
+            metrics = {metric.name: metric for metric in rules.RULES[claim].metrics}
+            for cell in found:
+                metric = metrics[cell.metric]
+                row = {"claim": claim, "reading": reading, "metric": metric.says, "margin": f"{metric.margin:g}"}
+                row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]"
+                rows.append(row | {"verdict": rules.cell_status(cell, metric)})
+    return rows
+
+
+def record_rows(result: Result) -> list[dict[str, str]]:
+    """Table: where the numbers come from."""
+    rows = [{"what": f"{label(name)}, seed {i}", "record": record.line}
+            for name, found in result.runs.items() for i, record in enumerate(found)]  # fmt: skip
+    rows += [{"what": f"DP-SGD, noise {noise:g}, seed {i}", "record": record.line}
+             for noise, found in result.private.items() for i, record in enumerate(found)]  # fmt: skip
+    return rows + [{"what": f"shadow models, {label(name)}", "record": r.line} for name, r in result.attacks.items()]
+
+
+def private_note(result: Result) -> str:
+    """What a reader must know about DP-SGD: what was trained, or that it is not shown and how it would be."""
+    if not result.private:
+        return (
+            "DP-SGD is **not shown**: it has no records at these settings. With Opacus installed (`pip install "
+            '"bnmem[dp]"`), set `private = True`.'
+        )
+    s = result.settings
+    return (
+        f"DP-SGD: the net with GroupNorm, each sample's gradient clipped to norm 1, learning rate {s.private_lr:g}; "
+        "ε is the privacy spent after the last epoch at δ = 0.00001."
+    )
+
+
+def glue_values(result: Result) -> dict[str, str]:
+    """The numbers that the chapter's prose quotes, as text, by name."""
+    s, by_name = result.settings, {arm.name: arm for arm in measures.arms(result)}
+    values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool:,}"}
+    chosen = measures.chosen(result)
+    roles = {"bn": "BN", "stop": "BN, early stopping", "chosen": chosen, "attacked": measures.attacked_penalty(result)}
+    roles |= {name: name for name in by_name if name in ("none", "group", "affine")}
+    roles |= {p.family.replace(" ", "-"): p.name for p in points(s) if p.family in ("weight decay", "dropout")}
+    roles["destroyed"] = "too strong"
+    for role, name in roles.items():
+        arm = by_name.get(name)
+        values[f"{role}-name"] = label(name) if name else "none"
+        for group in measures.READ:
+            values[f"{role}-{group}"] = _mean(arm.accuracy[group]) if arm else "none trained"
+        control = measures.equal_fit(result, name) if name in result.runs else None
+        values[f"{role}-level"] = f"{control.level:g}" if control else "no level in common"
+        for group in ("corrupted", "test"):
+            both = (control.ours[group], control.theirs[group]) if control else ()
+            values[f"{role}-fit-{group}"] = " and ".join(map(_mean, both)) or "not comparable"
+        for reading, name_of in zip(READINGS, ("auc", "fit-auc"), strict=True):
+            gap = measures.auc_saved(result, name, reading) if name and name != "BN" else None
+            values[f"{role}-{name_of}"] = interval(gap, 3) if gap else "not comparable"
+        values[f"{role}-test-gap"] = _paired(arm.accuracy["test"] - by_name["BN"].accuracy["test"], 3) if arm else "–"
+        values[f"{role}-saved"] = _paired(_ours(result) - arm.accuracy["corrupted"]) if arm else "–"
+    for (claim, reading), cells in {
+        (c, r): exp.cells(result, r).get(c, []) for c in ("C9", "C10") for r in READINGS
+    }.items():
+        where = f"{claim}-{'fit-' if reading == 'equal fit' else ''}"
+        values[f"{where}verdict"] = rules.verdict(claim, cells)
+        values |= {f"{where}{c.metric}": interval(Interval(c.effect, c.low, c.high, 2)) for c in cells}
+    for way, layers in measures.acts(result).items():
+        for layer, ends in layers.items():
+            for part, (start, end) in ends.items():
+                key = way.replace("through ", "").replace(" ", "-").replace("γ", "gamma").replace("σ", "sigma")
+                values[f"{key}-{layer}-{part}"] = f"{start:.2f} to {end:.2f}"
+    return {f"rg-{name}": text for name, text in values.items()}
+
+
+def _note(result: Result, arm: measures.Arm) -> str:
+    if arm.destroyed:
+        return "destroyed: it has not trained"
+    if arm.name == measures.chosen(result):
+        return "the penalty chosen on validation accuracy"
+    return "at the epoch of the best validation accuracy" if arm.family == "early stopping" else ""
+
+
+def _ours(result: Result) -> np.ndarray:
+    return measures.accuracy(result, "BN", "corrupted")
+
+
+def _mean(values: np.ndarray) -> str:
+    return f"{values.mean():.2f}" if np.isfinite(values).all() else "diverged"
+
+
+def _paired(differences: np.ndarray, digits: int = 2) -> str:
+    return interval(t_interval(differences), digits) if np.isfinite(differences).all() else "diverged"
+
+
+def _signed(first: np.ndarray, second: np.ndarray) -> str:
+    gap = roc.paired_difference(first, second)
+    return interval(Interval(gap.mean, gap.low, gap.high, len(first) // 2), 3)
