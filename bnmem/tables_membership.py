@@ -231,6 +231,11 @@ def glue_values(result: exp.Result) -> dict[str, str]:
             values[f"{name}-{group}-fit-gap"] = signed(control.gap[group]) if control else "not comparable"
             for arm, role in ((s.norm, "ours"), (s.against, "theirs")):
                 values[f"{name}-{group}-{role}"] = f"{exp.auc(result, rate, arm, group)[-1].mean():.3f}"
+    for row in foretell_rows(result):
+        if row["arm"] == LABELS[s.norm]:
+            what = f"{row['samples']}-{'risk' if row['norm against'] == 'd′' else 'memorization'}"
+            values["foretell-epoch"] = epoch = list(row)[3 + len(s.measured) // 2].removeprefix("epoch ")
+            values[f"foretell-{what}"] = row[f"epoch {epoch}"]
     for claim in ("C4", "C5"):
         values[f"{claim}-verdict"] = verdict(result, claim)
         values[f"{claim}-fit-verdict"] = verdict(result, claim, "equal fit")

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 from bnmem import canaries, lira, plots_membership, plots_query, roc, rules, shadow_summary, shadows, train, verify
 from bnmem import exp_membership_inference as exp
@@ -20,7 +21,7 @@ from bnmem.records import Record
 from .conftest import ROOT
 
 TINY = {"pool": 100, "n_test": 40, "batch_size": 16, "epochs": 2, "scored": (1, 2), "queries": (16, 50), "models": 6}
-SMALL = TINY | {"rates": (0.0, 0.05), "also": ("none",), "canaries": 20, "guesses": 10}
+SMALL = TINY | {"rates": (0.0, 0.05), "also": ("none",), "canaries": 20, "guesses": 10, "measured": (1, 2)}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -136,7 +137,7 @@ def there(ran, monkeypatch):
 
 def test_the_experiment_runs_from_nothing_and_draws_everything(there):
     r, q = there
-    assert all(record.fresh for record in r.records) and len(r.records) == 6
+    assert all(record.fresh for record in r.records) and len(r.records) == 8
     for draw in (plots_membership.roc, plots_membership.gaps, plots_membership.equal_fit, plots_membership.gallery):
         assert draw(r).png() == draw(r).png()
     assert plots_query.modes(q).png()
@@ -223,9 +224,28 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
             assert min(exp.difference(r, rate, group).low for group in ("outliers", "clean")) > 0
             assert control.gap["outliers"].mean < 0 and exp.accuracy(r, rate, "none", "in_outliers")[-1].mean() < 0.15
     assert r.audits["batch"].numbers["epsilon"] > r.audits["none"].numbers["epsilon"] > 0
+    table = exp.risk_table(r, "batch")
+    clean, norm = table["group"] == 0, table["norm_5"]
+    ranks = {name: [spearmanr(norm[rows], table[name][rows].astype(float)).statistic for rows in (clean, ~clean)]
+             for name in ("d_prime", "memorization")}  # fmt: skip
+    assert min(row[0] for row in ranks.values()) > 0.5  # "rank the clean samples much as sixteen nets rank their risk"
+    assert max(row[1] for row in ranks.values()) < 0.5  # "a warning, of clean samples only"
+    assert np.percentile(norm[~clean], 10) > 3 * np.median(norm[clean])  # "nearly all of their norms are large"
     q = query.run(query.QueryMode.of("laptop"), only_stored=True)
     assert set(query.statuses(q)) == {"open"}  # "the intervals of the move contain zero"
     assert 0 < query.shift(q, "batch 128").mean < 0.01  # "small here", "flatters the claim"
+
+
+def test_the_risk_table_joins_the_readings_of_one_sample(there):
+    r, _ = there
+    table = exp.risk_table(r, "batch")
+    pool = shadows.pool(exp.arm_of(r.settings, max(r.settings.rates), "batch"))[1]
+    assert {len(column) for column in table.values()} == {r.settings.pool}
+    assert (table["label"] == pool.labels).all() and ((table["group"] > 0) == pool.corrupted).all()
+    assert [name for name in table if name.startswith("norm_")] == [f"norm_{e}" for e in r.settings.measured]
+    first = tables.sample_rows(r, 1)[0]
+    outliers = np.flatnonzero(pool.corrupted)
+    assert first["index"] == str(table["index"][outliers[table["d_prime"][outliers].argmax()]])
 
 
 def test_with_record_replaces_one_arm_only(there):
