@@ -15,7 +15,7 @@ from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.mitigation import MITIGATED
 from bnmem.records import Record
-from bnmem.regularization import NAME, PARTNERS, Regularization, Result, points, private_trainings, trainings
+from bnmem.regularization import NAME, PARTNERS, Regularization, Result, middle, points, private_trainings, trainings
 from bnmem.regularization_measures import (
     UTILITY,
     accuracy,
@@ -83,17 +83,18 @@ def _attacks(plan: list[Job], options: dict) -> list[Record]:
 
 
 def attack(result: Result, find: Callable[[list[Job]], list[Record]]) -> Result:
-    """The result with its attacks: BN, the other normalisations, the strongest weight decay and dropout, and the
-    penalty that is best on validation and under which every shadow model trains.
+    """The result with its attacks: BN, the other normalisations, the strongest weight decay and dropout, the penalty in
+    the middle of the sweep, and the one that is best on validation and under which every shadow model trains.
 
     find(jobs) -> their records, or LookupError. An arm in which a model diverged is in `unstable`.
     """
     s = result.settings
     last = {p.family: p.name for p in points(s) if p.family in ("weight decay", "dropout")}
-    names = ["BN", *PARTNERS, *last.values()]
+    names = ["BN", *PARTNERS, *last.values(), middle(s).name]
     found = dict(zip(names, find([attack_job(s, name) for name in names]), strict=True))
     for name in by_validation(result):
-        found |= dict(zip([name], find([attack_job(s, name)]), strict=True))
+        if name not in found:
+            found |= dict(zip([name], find([attack_job(s, name)]), strict=True))
         if "diverged" not in found[name].numbers:
             break
     stable = {name: record for name, record in found.items() if "diverged" not in record.numbers}

@@ -92,11 +92,15 @@ def points(s: Regularization) -> list[Point]:
     """All arms, BN alone first. The sweep acts through gamma; the other two ways are tried at its middle."""
     made = [Point("BN", "BN"), *(Point(norm, "norm", (("norm", norm),)) for norm in PARTNERS)]
     made += [_penalty(weight, bound) for weight in s.weights for bound in s.bounds]
-    middle = (s.weights[len(s.weights) // 2], s.bounds[len(s.bounds) // 2])
-    made += [_penalty(*middle, through) for through in ("sigma", "both")]
+    made += [middle(s, through) for through in ("sigma", "both")]
     made.append(Point("too strong", "too strong", tuple(TOO_STRONG.items())))
     made += [Point(f"weight decay {wd:g}", "weight decay", (("weight_decay", wd),)) for wd in s.weight_decays]
     return made + [Point(f"dropout {p:g}", "dropout", (("dropout", p),)) for p in s.dropouts]
+
+
+def middle(s: Regularization, through: str = "gamma") -> Point:
+    """The penalty in the middle of the sweep."""
+    return _penalty(s.weights[len(s.weights) // 2], s.bounds[len(s.bounds) // 2], through)
 
 
 def _penalty(weight: float, bound: float, through: str = "gamma") -> Point:
