@@ -7,7 +7,8 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 # Where a label may stand, seen from its point: distance in points of type, then direction in degrees.
-_PLACES = [(r, a) for r in (9, 16, 24, 34, 46, 60, 76) for a in (0, 180, 45, 315, 135, 225, 90, 270)]
+_PLACES = [(r, a) for r in (9, 16, 24, 34, 46, 60, 76) for a in (45, 315, 135, 225, 0, 180, 90, 270, 22, 338, 158, 202)]
+OUTSIDE = 10  # a place beyond the axes is as bad as so many overlaps
 
 
 def place(ax, points: list[tuple[float, float]], texts: list[str], colours: list[str], size: float = 8.5) -> None:
@@ -31,9 +32,11 @@ def place(ax, points: list[tuple[float, float]], texts: list[str], colours: list
             text = ax.annotate(texts[i], points[i], (dx, dy), textcoords="offset points", fontsize=size, va="center",
                                ha="left" if dx > 1 else "right" if dx < -1 else "center", color=colours[i],
                                path_effects=halo, arrowprops=line if radius > 16 else None)  # fmt: skip
-            box = Text.get_window_extent(text, renderer).expanded(1.02, 1.05)
+            text.update_positions(renderer)  # until then an annotation does not know where it stands
+            box = Text.get_window_extent(text, renderer).expanded(1.02, 1.05)  # the text, without its line
             clash = sum(box.overlaps(other) for k, other in enumerate(taken) if k != i)
-            clash += not (box.x0 >= inside.x0 and box.x1 <= inside.x1 and box.y0 >= inside.y0 and box.y1 <= inside.y1)
+            inner = box.x0 >= inside.x0 and box.x1 <= inside.x1 and box.y0 >= inside.y0 and box.y1 <= inside.y1
+            clash += 0 if inner else OUTSIDE
             tried.append((clash, len(tried), text, box))
             if not clash:
                 break

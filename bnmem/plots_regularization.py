@@ -60,7 +60,8 @@ def sweep(result: Result) -> Figure:
                     box = {"facecolor": "white", "edgecolor": COLOURS["grey"], "hatch": "///", "lw": 0}
                     ax.add_patch(Rectangle(corner, 1, 1, **box))
                     paper = {"facecolor": "white", "edgecolor": "none", "pad": 2}
-                    ax.text(column, row, f"destroyed\n({value:.2f})", ha="center", va="center", bbox=paper)
+                    how = f"{value:.2f}" if np.isfinite(value) else "diverged"
+                    ax.text(column, row, f"destroyed\n({how})", ha="center", va="center", bbox=paper)
                 else:
                     ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=13)
                 if arm == measures.chosen(result):
@@ -137,7 +138,7 @@ def acts(result: Result) -> Figure:
 
 def equal_fit(result: Result) -> Figure:
     """Corrupted accuracy of BN (circle) and of each arm where both fit the clean training images equally well; the arms
-    by what they save, the accuracy in common at the right."""
+    by what they save, the accuracy in common at the right. Left of the dotted line is no more than guessing reaches."""
     rows = [(p, measures.equal_fit(result, p.name)) for p in points(result.settings)[1:]]
     rows = [(p, control) for p, control in rows if control and not measures.destroyed(result, p.name)]
     rows.sort(key=lambda row: (row[1].ours["corrupted"] - row[1].theirs["corrupted"]).mean())
@@ -155,6 +156,7 @@ def equal_fit(result: Result) -> Figure:
         ax.text(
             1.01, len(rows) - 0.3, "at clean\naccuracy", transform=ax.get_yaxis_transform(), va="bottom", fontsize=9
         )
+        ax.axvline(measures.chance(result), color=COLOURS["grey"], ls=":", lw=1.2)
         ax.set_yticks(range(len(rows)), [label(p.name) for p, _ in rows])
         ax.set_xlim(left=0)
         ax.set(xlabel="accuracy on corrupted samples", title="Equal fit: BN (blue circle) and each arm")

@@ -114,9 +114,14 @@ def _mean(rows: list[dict], end: str, layer: str, part: str) -> float:
     return float("nan") if None in values else float(np.mean(values))
 
 
+def chance(result: Result) -> float:
+    """The accuracy of random guessing."""
+    return 1 / SETS[result.settings.dataset].classes
+
+
 def excess(result: Result, values: np.ndarray) -> np.ndarray:
-    """Accuracy on corrupted samples above that of random guessing, 1 / classes, and at least 0."""
-    return np.maximum(values - 1 / SETS[result.settings.dataset].classes, 0.0)
+    """Accuracy on corrupted samples above that of random guessing, and at least 0."""
+    return np.maximum(values - chance(result), 0.0)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,21 @@ def attack_rows(result: Result) -> list[dict[str, str]]:
                 text = interval(gap, 3) if gap else "no level in common"
                 row[f"{group}, BN − arm, {reading}"] = "0" if name == "BN" else text
         rows.append(row)
-    return rows
+    failed = ({"arm": label(name)} | dict.fromkeys(list(rows[0])[1:], "a model diverged") for name in result.unstable)
+    return [*rows, *failed] if rows else []
+
+
+def attack_note(result: Result) -> str:
+    """Which penalty was attacked, and which would have been, had all of its shadow models trained."""
+    if not result.attacks:
+        return "No arm was attacked."
+    told = [f"The penalty attacked is **{label(measures.attacked_penalty(result) or 'none')}**."]
+    for name, record in result.unstable.items():
+        told.append(
+            f"**{label(name)}** should have been: it has the better validation accuracy. But a shadow model diverged "
+            f"under it ({record.numbers['diverged']}), so there is no attack on it."
+        )
+    return " ".join(told)
 
 
 def alternative_rows(result: Result) -> list[dict[str, str]]:
@@ -91,14 +105,36 @@ def verdict_rows(result: Result) -> list[dict[str, str]]:
     """Table: each metric of the scorecard's rules, its margin, the effect, and whether it holds in this cell."""
     rows = []
     for reading in READINGS:
-        for claim, found in exp.cells(result, reading).items():
-            metrics = {metric.name: metric for metric in rules.RULES[claim].metrics}
-            for cell in found:
-                metric = metrics[cell.metric]
+        found = exp.cells(result, reading)
+        for claim in ("C9", "C10"):
+            cells = {cell.metric: cell for cell in found.get(claim, [])}
+            for metric in rules.RULES[claim].metrics:
+                cell = cells.get(metric.name)
                 row = {"claim": claim, "reading": reading, "metric": metric.says, "margin": f"{metric.margin:g}"}
-                row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]"
-                rows.append(row | {"verdict": rules.cell_status(cell, metric)})
+                row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]" if cell else "not comparable"
+                rows.append(row | {"verdict": rules.cell_status(cell, metric) if cell else "no cell"})
     return rows
+
+
+def verdict(result: Result, claim: str, reading: str = "equal epochs") -> str:
+    """The verdict on one claim in one reading, from this experiment alone."""
+    return rules.verdict(claim, exp.cells(result, reading).get(claim, []))
+
+
+def equal_fit_note(result: Result) -> str:
+    """How much memorization there was to cut where BN and the chosen penalty fit the clean images equally well."""
+    penalty = measures.chosen(result)
+    control = penalty and measures.equal_fit(result, penalty)
+    if not control:
+        return "No penalty has trained to a fit that BN reaches too: C9 has no cell at equal fit."
+    ours, theirs = (_mean(side["corrupted"]) for side in (control.ours, control.theirs))
+    told = (
+        f"Where BN and {label(penalty)} both fit {100 * control.level:g} % of the clean training images, they fit "
+        f"{ours} and {theirs} of the corrupted ones; guessing reaches {measures.chance(result):.2f}."
+    )
+    if (measures.excess(result, control.ours["corrupted"]) > 0).all():
+        return told
+    return f"{told} BN has not memorized more than chance there under every seed, so C9's relative cut **has no cell**."
 
 
 def record_rows(result: Result) -> list[dict[str, str]]:
@@ -107,7 +143,8 @@ def record_rows(result: Result) -> list[dict[str, str]]:
             for name, found in result.runs.items() for i, record in enumerate(found)]  # fmt: skip
     rows += [{"what": f"DP-SGD, noise {noise:g}, seed {i}", "record": record.line}
              for noise, found in result.private.items() for i, record in enumerate(found)]  # fmt: skip
-    return rows + [{"what": f"shadow models, {label(name)}", "record": r.line} for name, r in result.attacks.items()]
+    attacked = result.attacks | result.unstable
+    return rows + [{"what": f"shadow models, {label(name)}", "record": r.line} for name, r in attacked.items()]
 
 
 def private_note(result: Result) -> str:
@@ -146,14 +183,22 @@ def glue_values(result: Result) -> dict[str, str]:
         for reading, name_of in zip(READINGS, ("auc", "fit-auc"), strict=True):
             gap = measures.auc_saved(result, name, reading) if name and name != "BN" else None
             values[f"{role}-{name_of}"] = interval(gap, 3) if gap else "not comparable"
+        auc = {arm.name: arm.auc for arm in measures.attacked_arms(result)}.get(name)
+        values[f"{role}-auc-at"] = "not attacked" if auc is None else f"{auc.mean():.3f}"
         values[f"{role}-test-gap"] = _paired(arm.accuracy["test"] - by_name["BN"].accuracy["test"], 3) if arm else "–"
         values[f"{role}-saved"] = _paired(_ours(result) - arm.accuracy["corrupted"]) if arm else "–"
-    for (claim, reading), cells in {
-        (c, r): exp.cells(result, r).get(c, []) for c in ("C9", "C10") for r in READINGS
-    }.items():
-        where = f"{claim}-{'fit-' if reading == 'equal fit' else ''}"
-        values[f"{where}verdict"] = rules.verdict(claim, cells)
-        values |= {f"{where}{c.metric}": interval(Interval(c.effect, c.low, c.high, 2)) for c in cells}
+    values["unstable-name"] = ", ".join(map(label, result.unstable)) or "none"
+    values["broken"] = "; ".join(label(p.name) for p in points(s) if measures.destroyed(result, p.name))
+    values["chance"] = f"{measures.chance(result):.2f}"
+    for reading, prefix in zip(READINGS, ("", "fit-"), strict=True):
+        found = exp.cells(result, reading)
+        for claim in ("C9", "C10"):
+            values[f"{claim}-{prefix}verdict"] = verdict(result, claim, reading)
+            cells = {cell.metric: cell for cell in found.get(claim, [])}
+            for metric in rules.RULES[claim].metrics:
+                c = cells.get(metric.name)
+                text = interval(Interval(c.effect, c.low, c.high, s.seeds), 3) if c else "no cell"
+                values[f"{claim}-{prefix}{metric.name}"] = text
     for way, layers in measures.acts(result).items():
         for layer, ends in layers.items():
             for part, (start, end) in ends.items():
