@@ -6,7 +6,7 @@ import numpy as np
 
 from bnmem import exp_membership_inference as attacks
 from bnmem.records import Record
-from bnmem.regularization import Result, points
+from bnmem.regularization import Result, middle, points
 from bnmem.sources import SETS
 from bnmem.stats import Interval, first_crossing, value_at
 
@@ -89,10 +89,8 @@ def arms(result: Result) -> list[Arm]:
 
 def acting(result: Result) -> dict[str, str]:
     """How the penalty acts -> the point that shows it: BN alone, and the middle of the sweep through all three ways."""
-    s = result.settings
-    middle = f"{s.weights[len(s.weights) // 2]:g}, bound {s.bounds[len(s.bounds) // 2]:g}"
-    ways = {"through γ": "penalty", "through σ": "penalty through sigma", "through both": "penalty through both"}
-    return {"BN alone": "BN"} | {way: f"{family} {middle}" for way, family in ways.items()}
+    ways = {"through γ": "gamma", "through σ": "sigma", "through both": "both"}
+    return {"BN alone": "BN"} | {way: middle(result.settings, through).name for way, through in ways.items()}
 
 
 def acts(result: Result) -> dict[str, dict[str, dict[str, tuple[float, float]]]]:
@@ -107,6 +105,13 @@ def acts(result: Result) -> dict[str, dict[str, dict[str, tuple[float, float]]]]
                 for layer in ends[0]["start"]
             }
     return out
+
+
+def ratios(ends: dict[str, tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+    """From one layer's entry of `acts`: mean |gamma| over mean sigma, and that times the mean weight norm, which does
+    not depend on the scale of the weights (NaN where they are unknown); both at (start, end)."""
+    gamma, sigma, weight_norm = (np.array(ends[part]) for part in PARTS)
+    return gamma / sigma, gamma * weight_norm / sigma
 
 
 def _mean(rows: list[dict], end: str, layer: str, part: str) -> float:

@@ -58,14 +58,18 @@ def attack_rows(result: Result) -> list[dict[str, str]]:
 
 
 def attack_note(result: Result) -> str:
-    """Which penalty was attacked, and which would have been, had all of its shadow models trained."""
+    """Which penalties were attacked and why, and what became of those of which a shadow model diverged."""
     if not result.attacks:
         return "No arm was attacked."
-    told = [f"The penalty attacked is **{label(measures.attacked_penalty(result) or 'none')}**."]
+    centre, best = measures.middle(result.settings).name, measures.attacked_penalty(result)
+    reasons = {centre: "the middle of the sweep, fixed in advance"}
+    if best:
+        why = "the best on validation of those under which every shadow model trained"
+        reasons[best] = f"{reasons[best]}, and {why}" if best == centre else why
+    told = [f"**{label(name)}** is {why}." for name, why in reasons.items() if name in result.attacks]
     for name, record in result.unstable.items():
         told.append(
-            f"**{label(name)}** should have been: it has the better validation accuracy. But a shadow model diverged "
-            f"under it ({record.numbers['diverged']}), so there is no attack on it."
+            f"Under **{label(name)}** a shadow model diverged ({record.numbers['diverged']}): it is not attacked."
         )
     return " ".join(told)
 
@@ -96,8 +100,9 @@ def acts_rows(result: Result) -> list[dict[str, str]]:
         for layer, ends in layers.items():
             row = {"penalty": way, "BN layer": layer}
             row |= {title: " → ".join(f"{v:.2f}" for v in ends[part]) for part, title in measures.PARTS.items()}
-            ratio = [gamma / sigma for gamma, sigma in zip(ends["gamma"], ends["sigma"], strict=True)]
-            rows.append(row | {"mean |γ| / mean σ": " → ".join(f"{v:.2f}" for v in ratio)})
+            ratio, free = measures.ratios(ends)
+            row["mean |γ| / mean σ"] = " → ".join(f"{v:.2f}" for v in ratio)
+            rows.append(row | {"times mean ‖w‖": " → ".join("–" if np.isnan(v) else f"{v:.2f}" for v in free)})
     return rows
 
 
@@ -167,6 +172,7 @@ def glue_values(result: Result) -> dict[str, str]:
     values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool:,}"}
     chosen = measures.chosen(result)
     roles = {"bn": "BN", "stop": "BN, early stopping", "chosen": chosen, "attacked": measures.attacked_penalty(result)}
+    roles["middle"] = measures.middle(s).name
     roles |= {name: name for name in by_name if name in ("none", "group", "affine")}
     roles |= {p.family.replace(" ", "-"): p.name for p in points(s) if p.family in ("weight decay", "dropout")}
     roles["destroyed"] = "too strong"
