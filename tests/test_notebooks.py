@@ -15,7 +15,14 @@ from .conftest import ROOT
 
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 NAMES = [path.stem for path in SOURCES]
-EXPERIMENTS = ["forced_memorization", "gradient_norms", "membership_inference", "query_mode", "scorecard"]
+EXPERIMENTS = [
+    "forced_memorization",
+    "gradient_norms",
+    "membership_inference",
+    "query_mode",
+    "regularization",
+    "scorecard",
+]
 notebooks = pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 
 
