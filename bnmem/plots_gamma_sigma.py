@@ -28,7 +28,7 @@ def layers(result: exp.Result) -> Figure:
             ax.set(
                 xscale="log",
                 title=name_of(arch),
-                xlabel="mean γ/σ (hollow: before training)",
+                xlabel="mean γ/σ (hollow: before)",
                 yticks=range(len(names)),
                 yticklabels=names,
             )
@@ -91,32 +91,30 @@ def epochs(result: exp.Result) -> Figure:
 
 
 def memory(result: exp.Result) -> Figure:
-    """Each layer's ratio after training against how strongly it memorizes; a dot is one layer of one seed's net."""
+    """Each layer's ratio after training against how strongly it memorizes; a dot is one layer of one seed's net.
+
+    Only of arms in which every seed's net fits enough corrupted samples.
+    """
     with style():
         figure, row = _columns(result, 4.2, sharey=True)
         for ax, arch in zip(row, archs(result), strict=True):
-            drawn = False
             for init in inits(result):
-                for seed, r in enumerate(result.of(arch, init)):
-                    x, y = exp.by_layer(r)[:, -1], exp.memorizing(r)
-                    drawn = drawn or bool(np.isfinite(y).any())
-                    label = None if seed else INIT_NAMES[init]
-                    ax.plot(x, y, "o", color=INIT_COLOURS[init], ms=6, alpha=0.75, mew=0, label=label)
-            ax.axhline(0, color=COLOURS["grey"], ls=":", lw=1)
-            ax.set(title=name_of(arch), xlabel="mean γ/σ after training", ylim=(-0.25, 1))
-            if drawn:
-                ax.set_xscale("log")
-                _plain_ticks(ax.xaxis)
-            else:
-                ax.text(0.5, 0.5, "fits too few\ncorrupted samples", ha="center", transform=ax.transAxes)
+                rows = [(exp.by_layer(r)[:, -1], exp.memorizing(r)) for r in result.of(arch, init)]
+                if all(np.isfinite(y).any() for _, y in rows):
+                    x, y = np.concatenate(rows, axis=1)
+                    ax.plot(x, y, "o", color=INIT_COLOURS[init], ms=6, alpha=0.75, mew=0, label=INIT_NAMES[init])
+            if not ax.lines:
+                ax.text(0.5, 0.4, "fits too few\ncorrupted samples", ha="center", transform=ax.transAxes)
                 ax.set_xticks([])
+            ax.axhline(0, color=COLOURS["grey"], ls=":", lw=1)
+            ax.set(title=name_of(arch), xlabel="mean γ/σ after training", ylim=(-0.2, 0.9))
         row[0].set_ylabel("forgotten: corrupted minus clean")
         _legend(figure, row[0])
     return figure
 
 
 def _checkpoints(record) -> list[int]:
-    """The epochs of the record's channels: the key settings hold them, changed from the default or not."""
+    """The epochs that were measured by channel."""
     return list(record.settings.get("checkpoints", Layers.checkpoints))
 
 

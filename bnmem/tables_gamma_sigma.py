@@ -98,6 +98,8 @@ def glue_values(result: exp.Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s = result.settings
     values = {"verdict": rules.verdict("C8", exp.cells(result)["C8"]), "seeds": str(s.seeds), "decay": f"{s.decay:g}"}
+    values |= {"images": f"{s.n_train:,}", "images-deep": f"{s.n_deep:,}", "rate": f"{s.rate:.0%}"}
+    values |= {"epochs": str(s.epochs), "epochs-deep": str(s.epochs_deep), "early": str(s.early)}
     for (arch, init, decay), records in result.runs.items():
         name = f"{arch}-{init}" + ("" if decay == s.weight_decay else "-decay")
         for reading, short in (("ratio", ""), ("scale_free", "free-")):
@@ -111,6 +113,8 @@ def glue_values(result: exp.Result) -> dict[str, str]:
         values[f"{name}-rank-free"] = _rank(exp.correlation(records, "scale_free"))
         fitted = np.array([r.numbers["fitted"]["corrupted"] for r in records])
         values[f"{name}-fitted"] = f"{fitted[:, 0].sum() / fitted[:, 1].sum():.0%}"
+        for group in ("clean", "test"):
+            values[f"{name}-{group}"] = f"{np.mean([r.numbers['accuracy'][group][-1] for r in records]):.2f}"
     return {f"gs-{name}": text for name, text in values.items()}
 
 

@@ -259,3 +259,58 @@ def test_the_code_hash_covers_all_that_can_change_the_numbers():
 
     assert set(layers.CODE) == (reach("layers") | {"layers"}) - STANDARD
     assert jobs.check_code([layers.LAYERS], []) == []
+
+
+def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
+    """book/gamma_sigma.md: should a recomputed record turn one of these, the words must be written anew."""
+    r = exp.run(GammaSigma.of("laptop"), only_stored=True)
+    nets = ("lenet", "resnet8", "densenet")
+    found = {arm: exp.effects(r.of(*arm)) for arm in r.plain}
+    after = {arch: found[arch, "torch"]["share_above_one"].mean for arch in nets}
+    assert after["lenet"] == 0 and after["resnet8"] > 0 and after["densenet"] > 0  # "most layers, except LeNet"
+    assert all(exp.share_before(r.of(arch, "torch")) == 1 for arch in nets)  # "before training every layer"
+    halves = [2 ** found[arch, "torch"]["log2_ratio_change"].mean for arch in nets]
+    assert 0.4 < min(halves) and max(halves) < 0.6  # "to about half"
+    ends = [np.mean([exp.by_layer(x).mean(axis=0)[[0, -1]] for x in r.of(arch, "he")], axis=0) for arch in nets]
+    assert all(list(end) == sorted(end) for end in np.transpose(ends))  # LeNet lowest, DenseNet highest, both times
+    assert np.max(ends) < 1.5  # a different story from torch's: "how long the first weights were"
+    statuses = dict(
+        zip(((c.where.split(" / ")[1], c.metric) for c in exp.cells(r)["C8"]), exp.statuses(r), strict=True)
+    )
+    assert [statuses[arch, "share_above_one"] for arch in nets] == ["fails", "holds", "holds"]
+    assert [statuses[arch, "log2_ratio_change"] for arch in nets] == ["fails"] * 3
+
+    for arm, rows in ((arm, r.of(*arm)) for arm in r.plain):
+        assert all(np.abs(x.arrays["gamma"][-1]).mean() > np.abs(x.arrays["gamma"][0]).mean() for x in rows)
+        change = found[arm]["log2_ratio_change"]  # "the ratio falls in every row; in one the interval reaches 1"
+        assert change.mean < 0 and (change.high > 0) == (arm == ("lenet", "he"))
+        free = np.mean([np.nanmean(exp.by_layer(x, "scale_free"), axis=0) for x in rows], axis=0)
+        low = free.argmin()
+        if arm[0] == "densenet":
+            assert free[-1] / free[low] < 1.02 and free[-1] < free[0]  # "falls a little and stays there"
+        else:
+            assert 0 < low < len(free) / 2 and free[-1] / free[low] > 7 / 6 - 0.01  # "by a sixth or more"
+            assert arm[0] != "lenet" or free[-1] > free[0]  # "ends above its start"
+
+    plain, decayed = r.of("lenet", "torch"), r.of("lenet", "torch", r.settings.decay)
+    assert exp.effects(decayed)["log2_ratio_change"].mean > found["lenet", "torch"]["log2_ratio_change"].mean
+    fitted = [np.mean([x.numbers["fitted"]["corrupted"][0] for x in rows]) for rows in (plain, decayed)]
+    sigma = [np.mean([x.arrays["sigma"][-1].mean() for x in rows]) for rows in (plain, decayed)]
+    assert fitted[1] < fitted[0] / 2 and sigma[1] < sigma[0]  # "a larger ratio, less memorization; it shortens sigma"
+
+    for init in ("torch", "he"):
+        rows = r.of("resnet8", init)
+        for reading in ("ratio", "scale_free"):
+            i = exp.correlation(rows, reading)
+            assert i.low < 0 < i.high  # "all these intervals contain zero"
+        kept = np.mean([exp.memorizing(x) for x in rows], axis=0)
+        main = np.array(["skip" not in name for name in rows[0].numbers["layers"]])
+        assert (
+            kept[main].min() > 0.1 and abs(kept[-1]) < 0.05
+        )  # "on the main path; the last skip connection holds none"
+    ratio = np.mean([exp.by_layer(x)[:, -1] for x in r.of("resnet8", "torch")], axis=0)
+    assert ratio[-1] >= np.sort(ratio)[-2]  # "its ratio is among the largest"
+    fitted = [
+        np.mean([np.divide(*x.numbers["fitted"]["corrupted"]) for x in r.of("densenet", i)]) for i in ("torch", "he")
+    ]
+    assert max(fitted) < 0.15 and not any(exp.correlation(r.of("densenet", i)) for i in ("torch", "he"))

@@ -20,6 +20,7 @@ EXPERIMENTS = [
     "gradient_norms",
     "membership_inference",
     "query_mode",
+    "gamma_sigma",
     "regularization",
     "scorecard",
 ]
