@@ -97,7 +97,7 @@ notebook.table(tables.layer_rows(result))
 # %% [markdown]
 # ## Channels
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ratio-channels", "caption": "gamma/sigma of single channels in each BN layer, all seeds together, first initialization: median (dot) and the range from the 5th to the 95th percentile (bar), before training in grey and after it in colour."}, "image": {"alt": "For each batch normalization layer of three nets, two vertical bars on a log axis: the range of gamma over sigma across channels before training and after it, with the median as a dot."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ratio-channels", "caption": "gamma/sigma of single channels in each BN layer, all seeds together, first initialization: median (dot) and the range from the 5th to the 95th percentile (bar), before training in grey and after it in color."}, "image": {"alt": "For each batch normalization layer of three nets, two vertical bars on a log axis: the range of gamma over sigma across channels before training and after it, with the median as a dot."}}
 plots.channels(result)
 
 # %% [markdown]
@@ -115,7 +115,7 @@ notebook.table(tables.reading_rows(result))
 #
 # ## Do layers with a large ratio memorize more?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ratio-memory", "caption": "Each dot is one layer of one seed's net: gamma/sigma after training, and how strongly the layer memorizes, which is the share of fitted corrupted samples that is forgotten when it is rewound to its initialization minus the share of fitted clean samples."}, "image": {"alt": "Scatter plots for three nets: mean gamma over sigma of a layer after training on the horizontal axis, and the forgotten share of corrupted minus clean samples after rewinding that layer on the vertical axis, coloured by initialization."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ratio-memory", "caption": "Each dot is one layer of one seed's net: gamma/sigma after training, and how strongly the layer memorizes, which is the share of fitted corrupted samples that is forgotten when it is rewound to its initialization minus the share of fitted clean samples. Nets that fit too few corrupted samples are left out."}, "image": {"alt": "Scatter plots for three nets: mean gamma over sigma of a layer after training on the horizontal axis, and the forgotten share of corrupted minus clean samples after rewinding that layer on the vertical axis, colored by initialization."}}
 plots.memory(result)
 
 # %% tags=["hide-input"]
