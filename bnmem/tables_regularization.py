@@ -62,7 +62,7 @@ def attack_note(result: Result) -> str:
     if not result.attacks:
         return "No arm was attacked."
     centre, best = measures.middle(result.settings).name, measures.attacked_penalty(result)
-    reasons = {centre: "the middle of the sweep, fixed in advance"}
+    reasons = {centre: "the middle of the sweep, added after the others had been attacked"}
     if best:
         why = "the best on validation of those under which every shadow model trained"
         reasons[best] = f"{reasons[best]}, and {why}" if best == centre else why
@@ -86,7 +86,7 @@ def alternative_rows(result: Result) -> list[dict[str, str]]:
         row = {"alternative": label(arm.name, arm.epsilon), "test, arm − BN": _paired(gap, 3)}
         row["keeps BN's utility"] = "yes" if gap.mean() >= -measures.UTILITY else "no"
         row["corrupted saved"] = _paired(_ours(result) - arm.accuracy["corrupted"])
-        attacked = arm.name in auc
+        attacked = {"BN", arm.name} <= auc.keys()
         row["AUC over outliers saved"] = _signed(auc["BN"], auc[arm.name]) if attacked else "not attacked"
         row["test, shadow models, arm − BN"] = _signed(test[arm.name], test["BN"]) if attacked else "not attacked"
         rows.append(row)

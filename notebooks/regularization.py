@@ -125,7 +125,7 @@ notebook.table(tables.attack_rows(result), empty="There are no attacks to show."
 #
 # ## Where does the penalty act?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-regularization-acts", "caption": "Mean of |gamma|, sigma and the norm of the weights that feed the layer, for each BN layer, from before training (hollow) to after it (full), means over seeds and channels. With sigma held in the penalty's gradient, gamma shrinks; with gamma held, sigma grows and gamma stays."}, "image": {"alt": "Three panels with dumbbells for BN alone and for the penalty through gamma, through sigma and through both: the gamma panel falls only for the penalty through gamma, the sigma panel rises most for the penalty through sigma."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-regularization-acts", "caption": "Mean of |gamma|, sigma and the norm of the weights that feed the layer, for each BN layer, from before training (hollow) to after it (full), means over seeds and channels. With sigma held in the penalty's gradient, gamma stays small; with gamma held, sigma grows and gamma with it."}, "image": {"alt": "Three panels with dumbbells for BN alone and for the penalty through gamma, through sigma and through both: the gamma panel stays lowest for the penalty through gamma, the sigma panel rises most for the penalty through sigma."}}
 plots.acts(result)
 
 # %% tags=["hide-input"]
