@@ -182,7 +182,7 @@ def attacked(result: Result, name: str) -> attacks.Result:
 def auc_saved(result: Result, name: str, reading: str = "equal epochs", group: str = "outliers") -> Interval | None:
     """AUC over outliers, BN minus another arm, paired over pairs of shadow models; None where it cannot be read."""
     rate = result.settings.rate
-    if name not in result.attacks:
+    if not {"BN", name} <= result.attacks.keys():
         return None
     both = attacked(result, name)
     if reading == "equal fit":
