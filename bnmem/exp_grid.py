@@ -171,7 +171,7 @@ def stored(s: Grid) -> Result:
     store = Store()
     rows = [cells for row in s.rows() if (cells := store.row(row))]
     used = [record for cells in rows for record in (*cells.searches.values(), *cells.runs.values())]
-    return Result(s, rows, jobs.check_code((*KINDS, *mitigations.KINDS), used))
+    return Result(s, rows, jobs.check_code((*KINDS, attacks.SHADOWS, *mitigations.KINDS), used))
 
 
 @dataclass(frozen=True)

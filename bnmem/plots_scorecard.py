@@ -138,6 +138,7 @@ def _text(cell: Cell) -> str:
 def glue_values(card: Scorecard) -> dict[str, str]:
     """Verdicts and counts that prose quotes, by name."""
     values = {"records": str(len(card.used))}
+    values |= {f"tier-{tier}": f"{done} of {rows}" for tier, (done, rows) in card.coverage.items()}
     for claim in RULES:
         values[f"{claim}-verdict"] = card.verdict(claim)
         values[f"{claim}-cells"] = counts(card, claim, FACE)

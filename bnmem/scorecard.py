@@ -1,6 +1,6 @@
 """All cells of all claims, from all records: what the scorecard shows, and the verdicts by the rules."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bnmem import (
     exp_forced_memorization,
@@ -27,11 +27,13 @@ EXPERIMENTS = (
 
 @dataclass(frozen=True)
 class Scorecard:
-    """cells: claim -> reading -> cells; used: the records behind them; notes: what a reader must know of those."""
+    """cells: claim -> reading -> cells; used: the records behind them; notes: what a reader must know of those;
+    coverage: tier of the grid -> rows finished, and all rows that were chosen."""
 
     cells: dict[str, dict[str, list[Cell]]]
     used: list[Record]
     notes: list[str]
+    coverage: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def of(self, claim: str, reading: str = FACE) -> list[Cell]:
         return self.cells[claim][reading]
@@ -69,7 +71,9 @@ def collect(s: exp_grid.Grid, profile: str = "laptop", fresh: bool = False) -> S
     for row in grid.rows:
         for reading in READINGS:
             _add(cells, reading, grid_cells.found(row, reading))
-    return Scorecard(cells, list({r.key: r for r in used + grid.records}.values()), notes + grid.notes)
+    rows, done = s.rows(), [cells.row for cells in grid.rows]
+    coverage = {tier: tuple(sum(row.tier == tier for row in some) for some in (done, rows)) for tier in s.tiers}
+    return Scorecard(cells, list({r.key: r for r in used + grid.records}.values()), notes + grid.notes, coverage)
 
 
 def _add(cells, reading, found):
