@@ -67,6 +67,16 @@ def test_the_scorecard_of_the_committed_records_leaves_no_claim_unmeasured(commi
     assert not made.notes
 
 
+def test_at_its_own_best_learning_rate_lenet_ends_below_one_everywhere(committed):
+    """book/gamma_sigma.md: "both of its layers end below 1, on all four data sets, with every kind of corruption"."""
+    made = scorecard.collect(Grid(tiers=(1,), only="trainings/*/lenet/*"))
+    grid = [c for c in made.of("C8") if c.metric == "share_above_one" and "images" in c.where and "lenet" in c.where]
+    assert len(grid) == 16 and all(c.effect == -0.5 for c in grid)
+    assert all(
+        cells.best["batch"] > 0.02 for cells in exp_grid.stored(Grid(tiers=(1,), only="trainings/*/lenet/*")).rows
+    )
+
+
 def test_cells_of_one_metric_have_names_of_their_own(committed):
     made = scorecard.collect(Grid.of("laptop"))
     for claim, readings in made.cells.items():
