@@ -193,6 +193,10 @@ def glue_values(result: Result) -> dict[str, str]:
         values[f"{role}-auc-at"] = "not attacked" if auc is None else f"{auc.mean():.3f}"
         values[f"{role}-test-gap"] = _paired(arm.accuracy["test"] - by_name["BN"].accuracy["test"], 3) if arm else "–"
         values[f"{role}-saved"] = _paired(_ours(result) - arm.accuracy["corrupted"]) if arm else "–"
+    for i, noise in enumerate(s.noise, 1):
+        arm = by_name.get(f"DP-SGD, noise {noise:g}")
+        values[f"dp-{i}-epsilon"] = f"{arm.epsilon:.2g}" if arm else "not shown"
+        values |= {f"dp-{i}-{g}": _mean(arm.accuracy[g]) if arm else "not shown" for g in ("corrupted", "test")}
     values["unstable-name"] = ", ".join(map(label, result.unstable)) or "none"
     values["broken"] = "; ".join(label(p.name) for p in points(s) if measures.destroyed(result, p.name))
     values["chance"] = f"{measures.chance(result):.2f}"

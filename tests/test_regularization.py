@@ -280,6 +280,7 @@ def test_stored_records_give_the_same_tables_and_dp_sgd_is_missed_visibly(there)
     for make in (tables.point_rows, tables.attack_rows, tables.verdict_rows, tables.glue_values):
         assert make(again) == make(there)
     assert not again.private and "**not shown**" in tables.private_note(again)
+    assert tables.glue_values(again)["rg-dp-1-epsilon"] == "not shown"
     with pytest.raises(LookupError):
         exp.run(replace(there.settings, private=True), only_stored=True)
 
@@ -405,6 +406,12 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
             assert (control.ours["corrupted"] - control.theirs["corrupted"]).mean() < 0.06  # "little or nothing"
     control = measures.equal_fit(r, chosen)
     assert control.ours["corrupted"].mean() < measures.chance(r)
+    # DP-SGD: what it costs grows as epsilon falls; the weakest "says little"
+    private = [arm for arm in measures.arms(r) if arm.family == "DP-SGD"]
+    assert len(private) == 3 and max(arm.accuracy["corrupted"].mean() for arm in private) < measures.chance(r)
+    assert [arm.epsilon for arm in private] == sorted([arm.epsilon for arm in private], reverse=True)
+    assert all(np.diff([bn["test"], *(arm.accuracy["test"].mean() for arm in private)]) < -0.01)
+    assert private[0].epsilon > 20 and max(arm.epsilon for arm in private[1:]) < 10
     # instability, and what validation accuracy does not see
     assert list(r.unstable) == [chosen] and measures.auc_saved(r, measures.attacked_penalty(r)).mean < 0.01
     val = {name: measures.accuracy(r, name, "val") for name in (chosen, measures.attacked_penalty(r), middle)}
