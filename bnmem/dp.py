@@ -1,7 +1,7 @@
 """DP-SGD (differentially private training) as one more alternative: a GroupNorm net, its curves and its epsilon.
 
 Batch normalisation has no place here: it mixes the samples whose influence is to be bounded. Per-sample gradients,
-noise and accounting are Opacus's, an optional extra (`pip install "bnmem[dp]"`); the batches are drawn here.
+noise and accounting are Opacus's, an optional extra (`pip install "opacus>=1.6"`); the batches are drawn here.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def check(s: DPTraining) -> None:
     try:
         import opacus  # noqa: F401
     except ImportError:
-        raise InputError('DP-SGD needs Opacus; install it with: pip install "bnmem[dp]"') from None
+        raise InputError('DP-SGD needs Opacus; install it with: pip install "opacus>=1.6"') from None
 
 
 def per_sample(model: torch.nn.Module) -> torch.nn.Module:

@@ -157,7 +157,7 @@ def private_note(result: Result) -> str:
     if not result.private:
         return (
             "DP-SGD is **not shown**: it has no records at these settings. With Opacus installed (`pip install "
-            '"bnmem[dp]"`), set `private = True`.'
+            '"opacus>=1.6"`), set `private = True`.'
         )
     s = result.settings
     return (

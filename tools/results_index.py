@@ -19,10 +19,10 @@ RECORD = re.compile(r"record ([0-9a-f]{16})\b")
 GLUE = re.compile(r"\{glue:text\}`\.\./notebooks/(\w+)\.ipynb::([\w.-]+):s`")
 HEAD = """# Where every figure and number comes from
 
-No result in this book is typed by hand. A figure or a table is made by its notebook, a number in prose is handed over
-by a notebook, and the notebook reads records: files that say what was computed, from what, when and with which code.
-This page is generated (`python tools/results_index.py`). A test fails when it is out of date, when a figure or number
-leads to no notebook, or a notebook to a record that is not there.
+This book checks the claims of {cite}`doan2026batch`, and no result in it is typed by hand. A figure or a table is made
+by its notebook, a number in prose is handed over by a notebook, and the notebook reads records: files that say what was
+computed, from what, when and with which code. This page is generated (`python tools/results_index.py`). A test fails
+when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
 
 To recompute one record and compare it: `python -m bnmem verify KEY`. To recompute a whole experiment:
 `python -m bnmem run NAME --fresh`. Keys are file names in `results/`; each notebook lists its own in its last table.
