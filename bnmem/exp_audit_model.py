@@ -120,8 +120,8 @@ def glue_values(result: Result) -> dict[str, str]:
     hits, n, share = found_noisy(result)
     made, s = result.audit, result.settings
     above = sum(layer.ratio.mean() > 1 for layer in made.ratio)
-    values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm):,}"}
-    values |= {"epochs": str(s.epochs), "images": f"{s.n_train:,}", "hits": str(hits), "wrong": str(n)}
+    values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm)}"}
+    values |= {"epochs": str(s.epochs), "images": f"{s.n_train}", "hits": str(hits), "wrong": str(n)}
     wrong, right = median_norms(result)
     values |= {"chance": f"{share * n:.0f}", "norm-wrong": f"{wrong:.2g}", "norm-right": f"{right:.2g}"}
     return {f"au-{name}": text for name, text in values.items()}

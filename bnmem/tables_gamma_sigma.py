@@ -98,7 +98,7 @@ def glue_values(result: exp.Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s = result.settings
     values = {"verdict": rules.verdict("C8", exp.cells(result)["C8"]), "seeds": str(s.seeds), "decay": f"{s.decay:g}"}
-    values |= {"images": f"{s.n_train:,}", "images-deep": f"{s.n_deep:,}", "rate": f"{s.rate:.0%}"}
+    values |= {"images": f"{s.n_train}", "images-deep": f"{s.n_deep}", "rate": f"{s.rate:.0%}"}
     values |= {"epochs": str(s.epochs), "epochs-deep": str(s.epochs_deep), "early": str(s.early)}
     for (arch, init, decay), records in result.runs.items():
         name = f"{arch}-{init}" + ("" if decay == s.weight_decay else "-decay")

@@ -169,7 +169,7 @@ def private_note(result: Result) -> str:
 def glue_values(result: Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s, by_name = result.settings, {arm.name: arm for arm in measures.arms(result)}
-    values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool:,}"}
+    values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool}"}
     chosen = measures.chosen(result)
     roles = {"bn": "BN", "stop": "BN, early stopping", "chosen": chosen, "attacked": measures.attacked_penalty(result)}
     roles["middle"] = measures.middle(s).name
