@@ -20,7 +20,11 @@ def batch_norms(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def traced(model: nn.Module, x: torch.Tensor) -> dict[str, tuple[str, nn.Module]]:
     """BN layer -> (name, layer) of what feeds it, read off the graph that autograd draws of inputs x."""
-    model = copy.deepcopy(model).eval().requires_grad_(True)
+    with torch.inference_mode(False):
+        return _traced(copy.deepcopy(model).eval().requires_grad_(True), x.clone() if x.is_inference() else x)
+
+
+def _traced(model: nn.Module, x: torch.Tensor) -> dict[str, tuple[str, nn.Module]]:
     owners = {layer.weight: (name, layer) for name, layer in model.named_modules() if isinstance(layer, FEEDERS)}
     found = {}
     for name, layer in batch_norms(model):

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 import torch
@@ -85,17 +86,19 @@ class GammaSigmaPenalty:
     """
 
     def __init__(self, model: nn.Module, bound: float, weight: float, through: str = "gamma"):
-        if not 0 < bound < float("inf"):
-            raise InputError(f"bound must be larger than 0 and finite, not {bound}")
-        if not 0 <= weight < float("inf"):
-            raise InputError(f"weight must be 0 or larger and finite, not {weight}")
+        if not isinstance(bound, Real) or not 0 < bound < float("inf"):
+            raise InputError(f"bound must be larger than 0 and finite, not {bound!r}")
+        if not isinstance(weight, Real) or not 0 <= weight < float("inf"):
+            raise InputError(f"weight must be 0 or larger and finite, not {weight!r}")
         if through not in THROUGH:
             raise InputError(f"unknown through {through!r}; choose one of {', '.join(THROUGH)}")
         layers = batch_norms(model)
         if not layers:
             raise InputError(f"{type(model).__name__} has no batch normalisation layer: there is nothing to limit")
-        if through == "gamma" and all(layer.weight is None for _, layer in layers):
-            raise InputError("no batch normalisation layer has a gamma; choose through='sigma'")
+        if through == "gamma" and not any(
+            layer.weight is not None and layer.weight.requires_grad for _, layer in layers
+        ):
+            raise InputError("no batch normalisation layer has a gamma that trains; choose through='sigma'")
         self.bound, self.weight, self.through = float(bound), float(weight), through
         self._inputs: dict[str, tuple[nn.Module, torch.Tensor]] = {}  # of the last pass, by layer
         self._inside = self._waiting = False
@@ -172,12 +175,9 @@ def _measured(model: nn.Module, batches) -> nn.Module:
     model = copy.deepcopy(model).eval()
     for _, layer in batch_norms(model):
         if layer.running_var is None:
-            like = next(model.parameters())
-            layer.running_mean, layer.running_var = (
-                like.new_zeros(layer.num_features),
-                like.new_ones(layer.num_features),
-            )
-            layer.num_batches_tracked, layer.track_running_stats = torch.zeros_like(like[..., :1].sum().long()), True
+            like, c = next(model.parameters(), batches[0]), layer.num_features
+            layer.running_mean, layer.running_var = like.new_zeros(c), like.new_ones(c)
+            layer.num_batches_tracked, layer.track_running_stats = like.new_zeros((), dtype=torch.long), True
         if layer.train().training:  # frozen normalisation refuses: it keeps its constants
             layer.reset_running_stats()
             layer.momentum = None  # the plain mean over batches

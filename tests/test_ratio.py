@@ -443,7 +443,7 @@ def test_layers_in_eval_mode_are_left_out():
         ({"weight": float("inf")}, "weight must be 0 or larger"),
         ({"through": "beta"}, "unknown through 'beta'; choose one of gamma, sigma, both"),
         ({"model": nn.Linear(2, 2)}, "Linear has no batch normalisation layer"),
-        ({"model": net(affine=False)}, "no batch normalisation layer has a gamma; choose through='sigma'"),
+        ({"model": net(affine=False)}, "no batch normalisation layer has a gamma that trains; choose through='sigma'"),
     ],
 )
 def test_what_limits_nothing_is_refused_and_leaves_no_hooks(change, message):
@@ -581,3 +581,31 @@ def test_a_deep_copy_made_under_the_penalty_works_and_does_not_feed_it():
         model(x)
         assert penalty().item() == pytest.approx(value, rel=1e-5)
     F.relu(twin(x))
+
+
+def test_a_model_without_parameters_is_measured_too():
+    (layer,) = gamma_over_sigma(nn.BatchNorm2d(3, affine=False, track_running_stats=False), torch.randn(SHAPES[2]))
+    assert np.isfinite(layer.ratio).all() and layer.note
+
+
+def test_gammas_that_do_not_train_cannot_be_limited_through_gamma():
+    model = net()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            layer.weight.requires_grad_(False)
+    with pytest.raises(InputError, match="gamma that trains"):
+        GammaSigmaPenalty(model, 0.5, 0.1)
+    GammaSigmaPenalty(model, 0.5, 0.1, "sigma").close()
+
+
+@pytest.mark.parametrize("change", [{"bound": "0.5"}, {"bound": None}, {"weight": "much"}])
+def test_what_is_no_number_is_no_bound_and_no_weight(change):
+    with pytest.raises(InputError, match=next(iter(change))):
+        GammaSigmaPenalty(net(), **{"bound": 0.5, "weight": 0.1} | change)
+
+
+def test_feeders_are_found_in_inference_mode():
+    model, x = net(), torch.randn(SHAPES[2])
+    with torch.inference_mode():
+        inside = [layer.fed_by for layer in gamma_over_sigma(model, torch.randn(SHAPES[2]))]
+    assert inside == [layer.fed_by for layer in gamma_over_sigma(model, x)] and any(inside)
