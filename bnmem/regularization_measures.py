@@ -73,6 +73,10 @@ class Arm:
     epsilon: float | None = None
 
 
+def private_name(noise: float) -> str:
+    return f"DP-SGD, noise {noise:g}"
+
+
 def arms(result: Result) -> list[Arm]:
     """Every arm, BN first: those of `points`, BN with early stopping, and DP-SGD where there are records."""
     found = [
@@ -83,7 +87,7 @@ def arms(result: Result) -> list[Arm]:
     for noise, rows in result.private.items():
         read = {g: _last(rows, g) for g in READ}
         spent = float(np.mean([r.numbers["epsilon"][-1] for r in rows if "epsilon" in r.numbers] or [np.nan]))
-        found.append(Arm(f"DP-SGD, noise {noise:g}", "DP-SGD", read, _destroyed(result, read["clean"]), spent))
+        found.append(Arm(private_name(noise), "DP-SGD", read, _destroyed(result, read["clean"]), spent))
     return found
 
 
@@ -140,8 +144,10 @@ class EqualFit:
 
 
 def equal_fit(result: Result, name: str) -> EqualFit | None:
-    """The control: the highest of FIT_LEVELS that both arms reach under every seed; None where there is none."""
-    both = [result.runs["BN"], result.runs[name]]
+    """The control: the highest of FIT_LEVELS that both arms reach under every seed; None where there is none. DP-SGD's
+    arms have the names of `private_name`."""
+    private = {private_name(noise): rows for noise, rows in result.private.items()}
+    both = [result.runs["BN"], (result.runs | private)[name]]
     if any("diverged" in r.numbers for rows in both for r in rows):
         return None
     for level in reversed(FIT_LEVELS):

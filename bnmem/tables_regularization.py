@@ -26,12 +26,13 @@ def point_rows(result: Result) -> list[dict[str, str]]:
 
 
 def equal_fit_rows(result: Result) -> list[dict[str, str]]:
-    """Table: the control. Corrupted and test accuracy where BN and an arm fit the clean images equally well."""
+    """Table: the control. Corrupted and test accuracy where BN and an arm fit the clean images equally well. Early
+    stopping needs no row: it is a point of BN's own curve."""
     rows = []
-    for point in points(result.settings)[1:]:
-        row, control = {"arm": label(point.name)}, measures.equal_fit(result, point.name)
-        if measures.destroyed(result, point.name):
-            control = None
+    for arm in measures.arms(result):
+        if arm.name in ("BN", "BN, early stopping"):
+            continue
+        row, control = {"arm": label(arm.name)}, None if arm.destroyed else measures.equal_fit(result, arm.name)
         row["clean accuracy"] = f"{control.level:g}" if control else "no level in common"
         for group in ("corrupted", "test"):
             both = [side[group] for side in (control.ours, control.theirs)] if control else []
