@@ -63,7 +63,8 @@ given = notebook.parameters(globals(), before, Grid)
 settings = notebook.settings_of(given, Grid)
 card = scorecard.collect(settings, given["profile"], fresh=given["fresh"])
 notebook.notes(card.notes)
-notebook.say(f"{len(card.used)} records.")
+small = " (the small grid was computed where it was missing)" if given["profile"] == "smoke" else ""
+notebook.say(f"{len(card.used)} records{small}.")
 
 # %% [markdown]
 # ## The scorecard
