@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -83,6 +84,9 @@ def main(argv: list[str] | None = None) -> int:
     sets.set_defaults(action=_data)
 
     args = parser.parse_args(argv)
+    # A shell's background job ignores Ctrl-C's signal, and a batch system sends SIGTERM: both stop the workers too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         return args.action(args)
     except (InputError, Diverged) as error:

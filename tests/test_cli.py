@@ -1,7 +1,10 @@
 """The command line: what it prints, and that bad input is one line and an exit code."""
 
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +68,30 @@ def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys):
 def test_the_module_runs_as_a_program():
     done = subprocess.run([sys.executable, "-m", "bnmem", "data", "svhn"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("bnmem: unknown data set")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_run_takes_its_workers_along_and_says_how_to_go_on(number):
+    """Also in the background, where a shell has its jobs ignore SIGINT."""
+    command = [sys.executable, "-m", "bnmem", "run", "forced-memorization", "--set", "epochs=500", "--workers", "2"]
+    running = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)
+    )
+    deadline = time.time() + 120
+    while len(workers := _workers(running.pid)) < 2 and running.poll() is None and time.time() < deadline:
+        time.sleep(0.1)
+    assert len(workers) == 2
+    running.send_signal(number)
+    assert "run the same command to go on" in running.communicate(timeout=120)[1] and running.returncode == 130
+    deadline = time.time() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.time() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+
+
+def _workers(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in children if "LokyProcess" in Path(f"/proc/{child}/cmdline").read_text()]
+    except FileNotFoundError:
+        return []
