@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -34,6 +35,15 @@ TABLES = {
     "gamma_sigma": tables_gamma_sigma,
     "regularization": tables_regularization,
     "audit_model": exp_audit_model,
+}
+
+# glibc hands large blocks back to the system and faults them in again at every step of a training, which costs deep
+# nets a quarter to a third of their time (benchmarks/bench_allocator.py). Workers started with these keep the blocks;
+# no number changes.
+KEEP_BLOCKS = {
+    "MALLOC_MMAP_THRESHOLD_": "4000000000",
+    "MALLOC_TRIM_THRESHOLD_": "8000000000",
+    "MALLOC_TOP_PAD_": "268435456",
 }
 
 
@@ -87,6 +97,7 @@ def main(argv: list[str] | None = None) -> int:
     # A shell's background job ignores Ctrl-C's signal, and a batch system sends SIGTERM: both stop the workers too.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    os.environ.update({name: value for name, value in KEEP_BLOCKS.items() if name not in os.environ})
     try:
         return args.action(args)
     except (InputError, Diverged) as error:
