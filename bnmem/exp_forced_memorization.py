@@ -11,6 +11,7 @@ import numpy as np
 
 from bnmem import data, jobs, norms
 from bnmem.errors import InputError
+from bnmem.fit import at_equal_fit
 from bnmem.jobs import Job
 from bnmem.records import Record
 from bnmem.rules import RULES, Cell, cell_status
@@ -22,8 +23,6 @@ NAME = "forced_memorization"
 KINDS = (SEARCH, TRAINING)
 TUNINGS = ("same", "best")
 CLAIMS = {"flip": "C1", "ood": "C2"}
-# Levels of clean-training accuracy at which the arms may be compared; the highest that all runs reach is used.
-FIT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 
 
 @dataclass(frozen=True)
@@ -164,21 +163,14 @@ def log2_speedup(result: Result, tuning: str, kind: str, level: float = 0.5) -> 
 def equal_fit(result: Result, tuning: str, kind: str) -> tuple[float, np.ndarray, Interval] | None:
     """The control: corrupted accuracy where the clean-training accuracy first reaches the same level in both arms.
 
-    Returns (level, float64 [2, seeds] corrupted accuracy of norm and against, paired difference); the level is the
-    highest of FIT_LEVELS that all runs reach. None when there is no such level.
+    Returns (level, float64 [2, seeds] corrupted accuracy of norm and against, paired difference), or None when there
+    is no common level (see fit.py).
     """
-    levels = [lv for lv in FIT_LEVELS if all(reached for arm in result.arms for _, reached in
-                                             epochs_to(result, tuning, kind, arm, "clean", lv))]  # fmt: skip
-    if not levels:
+    arms = [result.runs[tuning, kind, arm] for arm in result.arms]
+    found = at_equal_fit(arms, lambda record, epoch: value_at(*curve(record, "corrupted"), epoch))
+    if found is None:
         return None
-    level = levels[-1]
-    values = np.array([
-        [
-            value_at(*curve(record, "corrupted"), first_crossing(*curve(record, "clean"), level))
-            for record in result.runs[tuning, kind, arm]
-        ]
-        for arm in result.arms
-    ])  # fmt: skip
+    level, values = found
     return level, values, t_interval(values[0] - values[1])
 
 

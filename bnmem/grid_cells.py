@@ -8,10 +8,11 @@ from bnmem import exp_forced_memorization as memorization
 from bnmem import exp_membership_inference as attacks
 from bnmem import exp_regularization as mitigations
 from bnmem.exp_forced_memorization import ForcedMemorization
+from bnmem.fit import at_equal_fit
 from bnmem.grid_rows import ARMS, Cells, Row
 from bnmem.records import Record
 from bnmem.rules import RULES, Cell, cell_status
-from bnmem.stats import Interval, first_crossing, t_interval, value_at
+from bnmem.stats import Interval, t_interval, value_at
 
 FACE, FIT = "equal epochs", "equal fit"
 READINGS = (FACE, FIT)
@@ -87,25 +88,10 @@ def _gradients(cells: Cells, reading: str) -> dict[str, list[Cell]]:
         across = [np.mean(_log2(a, "noisy")[1:] - _log2(b, "noisy")[1:]) for a, b in zip(ours, theirs, strict=True)]
         both = {"log2_norm_noisy_over_clean": inside, "log2_norm_batch_over_none": across}
         return {"C3": [_cell(name, cells, t_interval(values)) for name, values in both.items()]}
-    level = common_level(ours + theirs)
-    if level is None:
+    at = at_equal_fit([ours, theirs], lambda r, epoch: value_at(r.numbers["checkpoints"], _log2(r, "noisy"), epoch))
+    if at is None:
         return {}
-    at = [[_at_level(r, level) for r in rows] for rows in (ours, theirs)]
-    return {"C3": [_cell("log2_norm_batch_over_none", cells, t_interval(np.subtract(*at)))]}
-
-
-def common_level(rows: list[Record]) -> float | None:
-    """The highest level of clean-training accuracy that all trainings reach after their first checkpoint."""
-    for level in reversed(memorization.FIT_LEVELS):
-        if all(np.isfinite(_at_level(r, level)) for r in rows):
-            return level
-    return None
-
-
-def _at_level(record: Record, level: float) -> float:
-    """log2 of the noisy samples' median norm where the clean-training accuracy first reaches `level`; NaN if never."""
-    at = first_crossing(record.numbers["epoch"], record.numbers["accuracy"]["clean"], level)
-    return value_at(record.numbers["checkpoints"], _log2(record, "noisy"), at)
+    return {"C3": [_cell("log2_norm_batch_over_none", cells, t_interval(at[1][0] - at[1][1]))]}
 
 
 def _log2(record: Record, group: str, definition: str = "eval") -> np.ndarray:

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmem import exp_membership_inference as attacks
+from bnmem.fit import at_equal_fit
 from bnmem.records import Record
 from bnmem.regularization import Result, middle, points
 from bnmem.sources import SETS
-from bnmem.stats import Interval, first_crossing, value_at
+from bnmem.stats import Interval, value_at
 
 DESTROYED = 0.5  # of BN's accuracy on clean training images: an arm that stays below has not trained
 UTILITY = 0.01  # arms are of equal utility when their test accuracies differ by no more
-# Levels of accuracy on clean training images at which arms are compared, where both reach them.
-FIT_LEVELS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 PARTS = {"gamma": "mean |γ|", "sigma": "mean σ", "weight_norm": "mean ‖w‖"}
 READ = ("corrupted", "clean", "val", "test")
 
@@ -144,29 +143,22 @@ class EqualFit:
 
 
 def equal_fit(result: Result, name: str) -> EqualFit | None:
-    """The control: the highest of FIT_LEVELS that both arms reach under every seed; None where there is none. DP-SGD's
-    arms have the names of `private_name`."""
+    """The control, at the highest level that both arms reach under every seed (see fit.py); None where there is none.
+    DP-SGD's arms have the names of `private_name`."""
     private = {private_name(noise): rows for noise, rows in result.private.items()}
     both = [result.runs["BN"], (result.runs | private)[name]]
     if any("diverged" in r.numbers for rows in both for r in rows):
         return None
-    for level in reversed(FIT_LEVELS):
-        at = [
-            [first_crossing(r.numbers["epoch"], r.numbers["accuracy"]["clean"], level) for r in rows] for rows in both
-        ]
-        if np.isfinite(at).all():
-            read = [
-                {
-                    group: np.array([
-                        value_at(r.numbers["epoch"], r.numbers["accuracy"][group], epoch)
-                        for r, epoch in zip(rows, epochs, strict=True)
-                    ])
-                    for group in ("corrupted", "test")
-                }
-                for rows, epochs in zip(both, at, strict=True)
-            ]  # fmt: skip
-            return EqualFit(level, *read)
-    return None
+    groups = ("corrupted", "test")
+
+    def read(record, epoch):
+        return [value_at(record.numbers["epoch"], record.numbers["accuracy"][group], epoch) for group in groups]
+
+    found = at_equal_fit(both, read)
+    if found is None:
+        return None
+    level, values = found
+    return EqualFit(level, *({group: arm[:, i] for i, group in enumerate(groups)} for arm in values))
 
 
 def of_equal_utility(result: Result, penalty: str | None) -> list[str]:

@@ -7,6 +7,7 @@ from bnmem import exp_grid, grid_cells, jobs, records
 from bnmem.__main__ import main
 from bnmem.errors import InputError
 from bnmem.exp_grid import Grid
+from bnmem.fit import at_equal_fit
 from bnmem.grid_rows import ARMS, DATASETS, ROWS, Cells
 from bnmem.records import Record
 
@@ -122,7 +123,9 @@ def test_gradient_cells_are_log_ratios_of_medians_at_equal_epochs_and_at_equal_f
     face = {c.metric: c.effect for c in grid_cells.found(cells)["C3"]}
     assert face == {"log2_norm_noisy_over_clean": pytest.approx(3.0), "log2_norm_batch_over_none": pytest.approx(1.5)}
     (fit,) = grid_cells.found(cells, "equal fit")["C3"]
-    assert grid_cells.common_level(list(runs.values())) == 0.6
+    level, _ = at_equal_fit([list(runs.values())], lambda record, epoch: epoch)
+    assert level == 0.6
+    assert at_equal_fit([[made_up((1, 1, 1), fit=(0.1, 0.2, 0.25))]], lambda record, epoch: epoch) is None
     assert fit.effect == pytest.approx(2.0 - 2.0)  # log2 4 at epoch 2 against log2 4 at epoch 4
 
 
