@@ -28,12 +28,14 @@ EXPERIMENTS = (
 @dataclass(frozen=True)
 class Scorecard:
     """cells: claim -> reading -> cells; used: the records behind them; notes: what a reader must know of those;
-    coverage: tier of the grid -> rows finished, and all rows that were chosen."""
+    coverage: tier of the grid -> rows finished, and all rows that were chosen; rates: a grid cell's name -> arm -> the
+    learning rate that it trained at, its own best."""
 
     cells: dict[str, dict[str, list[Cell]]]
     used: list[Record]
     notes: list[str]
     coverage: dict[int, tuple[int, int]] = field(default_factory=dict)
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def of(self, claim: str, reading: str = FACE) -> list[Cell]:
         return self.cells[claim][reading]
@@ -73,7 +75,8 @@ def collect(s: exp_grid.Grid, profile: str = "laptop", fresh: bool = False) -> S
             _add(cells, reading, grid_cells.found(row, reading))
     rows, done = s.rows(), [cells.row for cells in grid.rows]
     coverage = {tier: tuple(sum(row.tier == tier for row in some) for some in (done, rows)) for tier in s.tiers}
-    return Scorecard(cells, list({r.key: r for r in used + grid.records}.values()), notes + grid.notes, coverage)
+    rates = {grid_cells.where(cells): cells.best for cells in grid.rows if cells.searches}
+    return Scorecard(cells, list({r.key: r for r in used + grid.records}.values()), notes + grid.notes, coverage, rates)
 
 
 def _add(cells, reading, found):

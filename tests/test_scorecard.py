@@ -57,8 +57,39 @@ def test_every_claim_has_a_row_and_every_cell_a_line():
     rows = plots.scorecard_rows(card(both(0.5)))
     assert [row["claim"] for row in rows] == list(RULES) and len({tuple(row) for row in rows}) == 1
     lines = plots.cell_rows(card(both(0.5), both(0.1)[:1]), "C1")
-    assert [line["effect"] for line in lines] == ["+0.50 [+0.49, +0.51]"] * 2
+    assert [line["effect"] for line in lines] == ["+0.50 [+0.49, +0.51]", "1.41 [1.40, 1.42]"]  # the second a factor
     assert [line["at equal fit"] for line in lines] == ["+0.10 [+0.09, +0.11]", ""]
+
+
+def test_a_speed_up_that_neither_arm_gives_is_marked_as_such():
+    """A cell that fails since nobody memorized half is not one in which BN was slower."""
+    nobody = Cell("log2_epochs_to_half", "mnist / lenet", 0.0, 0.0, 0.0)
+    slower = Cell("log2_epochs_to_half", "cifar10 / lenet", -0.5, -0.6, -0.4)
+    made = card([nobody, slower])
+    assert [line["status"] for line in plots.cell_rows(made, "C1")] == ["fails (neither got there)", "fails"]
+    values = plots.glue_values(made)
+    assert (
+        values["sc-C1-unreached"] == "1" and values["sc-C1-cells"] == values["sc-C1-log2_epochs_to_half"] == "0 / 0 / 2"
+    )
+    markers = [line.get_marker() for line in plots.forest(made, ("C1",)).axes[0].lines if len(line.get_xdata()) == 1]
+    assert markers == ["x", "s"]
+
+
+def test_an_interval_that_leaves_the_panel_ends_in_an_arrow_head():
+    def heads(low, high):
+        wide = [Cell("corrupted_accuracy", "mnist / lenet", 0.2, low, high)]
+        axis = plots.forest(card(wide), ("C1",)).axes[0]
+        return [(line.get_marker(), line.get_xdata()[0] < 0) for line in axis.lines if line.get_gid() == "beyond"]
+
+    assert heads(0.15, 0.25) == []
+    assert heads(-5.0, 7.0) == [("<", True), (">", False)]
+    assert heads(0.1, 7.0) == [(">", False)]
+
+
+def test_prose_quotes_cells_that_are_there(committed):
+    values = plots.glue_values(scorecard.collect(Grid.of("laptop")))
+    for name in plots.QUOTED:
+        assert values[f"sc-cell-{name}"].count("[") == 1 and " and " in values[f"sc-cell-{name}-rates"]
 
 
 def test_the_scorecard_of_the_committed_records_leaves_no_claim_unmeasured(committed):

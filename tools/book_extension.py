@@ -79,7 +79,8 @@ def add_rerun_box(app: Sphinx, doctree: nodes.document) -> None:
     box = nodes.admonition(classes=["rerun"])
     box += nodes.title("", "Re-run this")
     colab = f"https://colab.research.google.com/github/{address}/blob/{ref}/{folder}/{name}.ipynb"
-    box += _line("In the browser, nothing to install: ", ("open it in Colab", colab), ".")
+    unset = " (from a published book: this build has no address yet)" if address.startswith("-") else ""
+    box += _line("In the browser, nothing to install: ", ("open it in Colab", colab), f"{unset}.")
     box += _line("On your machine, small and from nothing; ", ("more on parameters", _howto(app)), ":")
     box += _shell(" ".join([f".venv/bin/papermill {folder}/{name}.ipynb out.ipynb", *chosen]))
     box += _line("As shown here, from stored records, where it has any; the second line computes everything anew:")

@@ -19,10 +19,10 @@ RECORD = re.compile(r"record ([0-9a-f]{16})\b")
 GLUE = re.compile(r"\{glue:text\}`\.\./notebooks/(\w+)\.ipynb::([\w.-]+):s`")
 HEAD = """# Where every figure and number comes from
 
-This book checks the claims of {cite}`doan2026batch`, and no result in it is typed by hand. A figure or a table is made
-by its notebook, a number in prose is handed over by a notebook, and the notebook reads records: files that say what was
-computed, from what, when and with which code. This page is generated (`python tools/results_index.py`). A test fails
-when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
+This book checks the claims of {cite}`doan2026batch`, and its results are not typed by hand. A figure or a table is made
+by its notebook, a measured number in prose is handed over by a notebook, and the notebook reads records: files that say
+what was computed, from what, when and with which code. This page is generated (`python tools/results_index.py`). A test
+fails when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
 
 To recompute one record and compare it: `python -m bnmem verify KEY`. To recompute a whole experiment:
 `python -m bnmem run NAME --fresh`. Keys are file names in `results/`; each notebook lists its own in its last table.
@@ -30,7 +30,7 @@ To recompute one record and compare it: `python -m bnmem verify KEY`. To recompu
 
 
 def notebooks() -> dict[str, dict]:
-    """name -> title, figures [(name, first sentence of the caption)], experiment or None, record keys."""
+    """name -> title, figures [(name, what its caption begins with)], experiment or None, record keys."""
     found = {}
     for path in sorted((ROOT / "notebooks").glob("*.py")):
         source = path.read_text(encoding="utf-8")
@@ -40,14 +40,17 @@ def notebooks() -> dict[str, dict]:
         shown = json.dumps([cell.get("outputs") for cell in cells if cell["cell_type"] == "code"])
         found[path.stem] = {
             "title": re.search(r"^# # (.+)$", source, re.M)[1],
-            "figures": [
-                (name, json.loads(f'"{caption}"').split(". ")[0].rstrip("."))
-                for name, caption in FIGURE.findall(source)
-            ],
+            "figures": [(name, beginning(json.loads(f'"{caption}"'))) for name, caption in FIGURE.findall(source)],
             "experiment": experiment and experiment[1],
             "records": sorted(set(RECORD.findall(shown))),
         }
     return found
+
+
+def beginning(caption: str) -> str:
+    """The first sentence, and the second where the first is only a heading; bars do not end a table's cell."""
+    sentences = caption.rstrip(".").split(". ")
+    return ". ".join(sentences[: 1 if len(sentences[0].split()) > 4 else 2]).replace("|", "\\|")
 
 
 def quoted() -> dict[str, dict[str, set[str]]]:
@@ -73,7 +76,7 @@ def page() -> str:
         else:
             lines.append(f"No records: the notebook computes what it shows, `python tools/notebooks.py {name}`.\n")
         lines += ["| figure | shows |", "|---|---|"]
-        lines += [f"| [{figure}](../notebooks/{name}.ipynb) | {caption} |" for figure, caption in notebook["figures"]]
+        lines += [f"| {{numref}}`{figure}` | {caption} |" for figure, caption in notebook["figures"]]
         numbers = [f"[{stem}]({stem}.md) ({len(keys)})" for stem, keys in pages.get(name, {}).items()]
         lines.append(f"\nNumbers quoted in prose: {', '.join(numbers) or 'none'}.\n")
     return "\n".join(lines)
