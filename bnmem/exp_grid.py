@@ -13,16 +13,16 @@ import numpy as np
 
 from bnmem import exp_membership_inference as attacks
 from bnmem import exp_regularization as mitigations
-from bnmem import grid_cells, jobs, records
+from bnmem import grid_cells, grid_trials, jobs, records
 from bnmem.errors import InputError
 from bnmem.grid_rows import ARMS, NAME, ROWS, Cells, Row
+from bnmem.grid_trials import TRAINED, diverged
 from bnmem.jobs import Job
 from bnmem.records import Record
 from bnmem.settings import Settings, setting
-from bnmem.sweep import SWEEP
 from bnmem.training import SEARCH
 
-KINDS = (SEARCH, SWEEP)
+KINDS = (SEARCH, TRAINED)
 _UNKNOWN = Record(NAME, "", "", {}, "", "", {}, {}, {})  # stands for a record that is not there yet
 
 
@@ -59,8 +59,7 @@ class Result:
     @property
     def records(self) -> list[Record]:
         """Every record once."""
-        used = [record for cells in self.rows for record in (*cells.searches.values(), *cells.runs.values())]
-        return list({record.key: record for record in used}.values())
+        return list({record.key: record for cells in self.rows for record in _used(cells)}.values())
 
     def with_record(self, new: Record) -> "Result":
         """The same result with `new` in the place of the record of its key."""
@@ -91,12 +90,13 @@ class Store:
         searches = self.all(row.searches())
         if searches is None:
             return None
-        cells = Cells(row, searches, {})
-        runs = self.all(jobs_of(row, cells.best))
+        best, abandoned = settle(row, searches, self.get)
+        runs = self.all(jobs_of(row, best))
         if runs is None:
             return None
+        given_up = [record for job in abandoned if (record := self.get(job))]
         try:
-            return replace(cells, runs=runs | attacks_of(row, runs, self.need))
+            return Cells(row, searches, runs | attacks_of(row, runs, self.need), best, given_up)
         except LookupError:
             return None
 
@@ -108,6 +108,25 @@ class Store:
         return found
 
 
+def _used(cells: Cells) -> list[Record]:
+    return [*cells.searches.values(), *cells.abandoned, *cells.runs.values()]
+
+
+def settle(
+    row: Row, searches: dict[str, Record], get: Callable[[Job], Record | None]
+) -> tuple[dict[str, float], list[Job]]:
+    """arm -> the learning rate to use, as far as records tell, and the jobs at rates that are given up for it."""
+    best, abandoned = {}, []
+    for arm, search in searches.items():
+
+        def at(lr, arm=arm):
+            return [job for name, job in jobs_of(row, dict.fromkeys(ARMS, lr)).items() if arm in name]
+
+        *given_up, best[arm] = grid_trials.settle(search, at, get)
+        abandoned += [job for lr in given_up for job in at(lr)]
+    return best, abandoned
+
+
 def jobs_of(row: Row, best: dict[str, float]) -> dict[tuple, Job]:
     """The row's computations beside the searches and beside attacks that wait for trainings."""
     if row.what == "trainings":
@@ -117,7 +136,7 @@ def jobs_of(row: Row, best: dict[str, float]) -> dict[tuple, Job]:
         return {(point, seed): job for point, jobs_ in plan.items() for seed, job in enumerate(jobs_)}
     s = row.attack(best)
     arms = {(rate, norm): attacks.arm_of(s, rate, norm) for rate in s.rates for norm in ARMS}
-    return {name: attacks.ArmJob(attacks.NAME, attacks.SHADOWS, arm) for name, arm in arms.items()}
+    return {name: grid_trials.attack_job(arm) for name, arm in arms.items()}
 
 
 def attacks_of(row: Row, runs: dict[tuple, Record], find: Callable) -> dict[tuple, Record]:
@@ -151,26 +170,35 @@ def run(
 
 
 def _compute(row: Row, **options) -> None:
+    if row.what == "regularization":
+        if options["fresh"] or Store().row(row) is None:
+            mitigations.run(row.settings, **options)
+        return
     searches, store = row.searches(), Store()
+    if store.row(row) and not options["fresh"]:
+        return
     found = store.all(searches)
     if found is None or options["fresh"]:
         found = dict(zip(searches, jobs.run(list(searches.values()), **options), strict=True))
-    best = {norm: record.numbers["best"] for norm, record in found.items()}
-    todo = jobs_of(row, best)
-    if store.row(row) is None or options["fresh"]:
-        if row.what == "regularization":
-            mitigations.run(row.settings, **options)
-        elif row.what == "lira":
-            attacks.run_arms([job.settings for job in todo.values()], **options)
-        else:
-            jobs.run(list(todo.values()), **options)
+    if options["fresh"]:
+        _run(row, settle(row, found, store.get)[1], **options)
+    made = []
+    while not made or any(map(diverged, made)):
+        best, _ = settle(row, found, Store().get)
+        made = _run(row, list(jobs_of(row, best).values()), **options)
+
+
+def _run(row: Row, plan: list[Job], **options) -> list[Record]:
+    if row.what == "lira":
+        return mitigations.run_attacks(plan, options | {"only_stored": False})
+    return jobs.run(plan, **options)
 
 
 def stored(s: Grid) -> Result:
     """The finished ones of the chosen rows, without a look at the images."""
     store = Store()
     rows = [cells for row in s.rows() if (cells := store.row(row))]
-    used = [record for cells in rows for record in (*cells.searches.values(), *cells.runs.values())]
+    used = [record for cells in rows for record in _used(cells)]
     return Result(s, rows, jobs.check_code((*KINDS, attacks.SHADOWS, *mitigations.KINDS), used))
 
 
@@ -193,8 +221,8 @@ def plan(rows: list[Row]) -> list[Plan]:
     for row in rows:
         searches = row.searches()
         found = store.all(searches)
-        best = {norm: record.numbers["best"] for norm, record in (found or {}).items()}
-        first = jobs_of(row, best or dict.fromkeys(ARMS, 0.02))
+        best = settle(row, found, store.get)[0] if found else dict.fromkeys(ARMS, 0.02)
+        first = jobs_of(row, best)
         work = [*searches.values(), *first.values()]
         runs = store.all(first)
         if runs:

@@ -56,7 +56,7 @@ def run(
     runs = {name: [next(found) for _ in row] for name, row in todo.items()}
     result = Result(s, runs, {}, [])
     if s.attack:
-        result = attack(result, lambda plan: _attacks(plan, options))
+        result = attack(result, lambda plan: run_attacks(plan, options))
     result = replace(result, private=_private(s, options))
     return replace(result, notes=jobs.check_code(KINDS, result.records))
 
@@ -75,7 +75,7 @@ def _private(s: Regularization, options: dict) -> dict[float, list[Record]]:
     return {noise: [next(found) for _ in row] for noise, row in todo.items()}
 
 
-def _attacks(plan: list[Job], options: dict) -> list[Record]:
+def run_attacks(plan: list[Job], options: dict) -> list[Record]:
     if not options["only_stored"]:
         missing = [job.settings for job in plan if options["fresh"] or job.stored() is None]
         fill(missing, **{name: options[name] for name in ("fresh", "workers", "progress")})

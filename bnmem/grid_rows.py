@@ -1,17 +1,18 @@
 """The grid: every cell that the scorecard reads, one row each, and the computations that a row stands for.
 
 Sizes are the same for both arms, each arm trains at its own best learning rate, chosen on a validation split of
-unused training images. One training yields forced memorization, gradient norms and gamma/sigma.
+unused training images (grid_trials.py). One training yields forced memorization, gradient norms and gamma/sigma.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bnmem.exp_membership_inference import MembershipInference
 from bnmem.exp_regularization import Regularization
+from bnmem.grid_trials import TRAINED
 from bnmem.jobs import Job
 from bnmem.records import Record
 from bnmem.settings import Settings, setting
-from bnmem.sweep import SWEEP, Sweep
+from bnmem.sweep import Sweep
 from bnmem.training import SEARCH, Search
 
 NAME = "grid"
@@ -36,7 +37,7 @@ class Trainings(Sweep):
 
     def job(self, norm: str, lr: float, seed: int) -> Job:
         same = {name: getattr(self, name) for name in Sweep.__dataclass_fields__}
-        return Job(NAME, SWEEP, Sweep(**same | {"norm": norm, "lr": lr, "seed": seed}))
+        return Job(NAME, TRAINED, Sweep(**same | {"norm": norm, "lr": lr, "seed": seed}))
 
 
 @dataclass(frozen=True)
@@ -71,27 +72,26 @@ class Row:
         return {norm: Job(NAME, SEARCH, Search(**same, norm=norm)) for norm in ARMS}
 
     def trainings(self, best: dict[str, float]) -> dict[tuple[str, int], Job]:
-        """(arm, seed) -> training, once the best learning rates are known."""
+        """(arm, seed) -> training, once the learning rates are known."""
         return {(norm, seed): self.settings.job(norm, best[norm], seed)
                 for norm in ARMS for seed in range(self.settings.seeds)}  # fmt: skip
 
     def attack(self, best: dict[str, float]) -> MembershipInference:
-        """The settings of the row's shadow models, once the best learning rates are known."""
+        """The settings of the row's shadow models, once the learning rates are known."""
         return replace(self.settings, lr=best["batch"], lr_against=best["none"])
 
 
 @dataclass(frozen=True)
 class Cells:
     """One row's records: searches by arm; and by name what the row computes: trainings (arm, seed), arms of shadow
-    models (rate, arm), or mitigated trainings (point, seed) and attacks (point,)."""
+    models (rate, arm), or mitigated trainings (point, seed) and attacks (point,). best: arm -> the learning rate it
+    trained at; abandoned: records at better ones on validation, at which a training diverged."""
 
     row: Row
     searches: dict[str, Record]
     runs: dict[tuple, Record]
-
-    @property
-    def best(self) -> dict[str, float]:
-        return {norm: record.numbers["best"] for norm, record in self.searches.items()}
+    best: dict[str, float] = field(default_factory=dict)
+    abandoned: list[Record] = field(default_factory=list)
 
 
 def _trainings(tier: int, sizes: dict, search: dict, seeds: int, **what) -> Row:

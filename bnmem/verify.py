@@ -24,7 +24,7 @@ from bnmem import (
     shadow_cache,
     sources,
 )
-from bnmem.errors import InputError
+from bnmem.errors import Diverged, InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
 
@@ -75,8 +75,12 @@ def recompute(record: Record, progress: bool = False) -> Outcome:
     job = job_of(record)
     if job.key() != record.key:
         return Outcome(record, False, "its key does not fit: other images, or settings whose defaults changed")
-    with shadow_cache.scratch():
-        new = job.compute(progress)
+    was = "diverged" in record.numbers
+    try:
+        with shadow_cache.scratch():
+            new = job.compute(progress)
+    except Diverged:
+        return Outcome(record, was, "diverges again" if was else "DIVERGES, and did not")
     if all(record.provenance.get(name) == new.provenance[name] for name in SAME):
         if equal(record, new):
             return Outcome(record, True, "equal bit by bit (same processor model, threads and versions)")
@@ -100,6 +104,11 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _within_tolerance(old: Record, new: Record) -> Outcome:
     other = "on another processor, thread number or version"
+    was, now = ("diverged" in record.numbers for record in (old, new))
+    if was or now:
+        return Outcome(
+            old, was == now, f"{'diverges' if now else 'trains'} {'again' if was == now else 'NOW'}, {other}"
+        )
     if old.kind == "search":
         same = old.numbers["best"] == new.numbers["best"]
         return Outcome(old, same, f"{'same' if same else 'ANOTHER'} best learning rate, {other}")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from bnmem import exp_grid, grid_cells, jobs, records
+from bnmem import exp_grid, grid_cells, grid_trials, jobs, records, verify
 from bnmem.__main__ import main
-from bnmem.errors import InputError
+from bnmem.errors import Diverged, InputError
 from bnmem.exp_grid import Grid
 from bnmem.fit import at_equal_fit
 from bnmem.grid_rows import ARMS, DATASETS, ROWS, Cells
@@ -127,6 +127,58 @@ def test_gradient_cells_are_log_ratios_of_medians_at_equal_epochs_and_at_equal_f
     assert level == 0.6
     assert at_equal_fit([[made_up((1, 1, 1), fit=(0.1, 0.2, 0.25))]], lambda record, epoch: epoch) is None
     assert fit.effect == pytest.approx(2.0 - 2.0)  # log2 4 at epoch 2 against log2 4 at epoch 4
+
+
+def search_of(norm, *val):
+    numbers = {"lrs": [0.1, 0.2, 0.4], "val_accuracy": [[v] for v in val], "best": 0.1, "diverged": []}
+    return Record("grid", "search", norm, {}, "", "", numbers, {}, {})
+
+
+def test_an_arm_whose_training_diverges_takes_the_next_best_rate_of_its_search_under_all_seeds():
+    row = rows(2, "trainings", dataset="cifar10", arch="resnet8")[0]
+    searches = {"batch": search_of("batch", 0.5, 0.9, 0.9), "none": search_of("none", 0.6, None, 0.7)}
+    assert grid_trials.rates(searches["batch"]) == [0.2, 0.4, 0.1]  # of equals the smaller
+    assert grid_trials.rates(searches["none"]) == [0.4, 0.1]  # a rate that diverged in the search is out
+    failed = Record("grid", "sweep", "x", {}, "", "", {"diverged": "loss"}, {}, {})
+    known = {("none", 0.4, 1): failed}
+
+    def get(job):
+        return known.get((job.settings.norm, job.settings.lr, job.settings.seed))
+
+    best, abandoned = exp_grid.settle(row, searches, get)
+    assert best == {"batch": 0.2, "none": 0.1}
+    assert {(j.settings.norm, j.settings.lr, j.settings.seed) for j in abandoned} == {
+        ("none", 0.4, 0),
+        ("none", 0.4, 1),
+    }
+    known["none", 0.1, 0] = failed
+    with pytest.raises(Diverged, match="at every learning rate"):
+        exp_grid.settle(row, searches, get)
+
+
+def test_a_diverged_training_of_the_grid_is_stored_and_the_row_goes_on(monkeypatch, results):
+    row = next(row for row in ROWS if row.tier == 0)
+    real = grid_trials.sweep.compute
+
+    def fails(s, progress=False):
+        if (s.norm, s.lr, s.seed) == ("none", first, 1):
+            raise Diverged("loss 1e9")
+        return real(s, progress)
+
+    searches = dict(
+        zip(row.searches(), jobs.run(list(row.searches().values()), workers=1, progress=False), strict=True)
+    )
+    first, second = grid_trials.rates(searches["none"])
+    monkeypatch.setattr(grid_trials.sweep, "compute", fails)
+    (cells,) = exp_grid.run(Grid.of("smoke"), workers=1, progress=False).rows
+    assert cells.best == {"batch": grid_trials.rates(searches["batch"])[0], "none": second}
+    assert len(cells.abandoned) == 2 and sum(map(grid_trials.diverged, cells.abandoned)) == 1
+    (plan,) = exp_grid.plan([row])
+    assert plan.missing == 0
+    (lost,) = [record for record in cells.abandoned if grid_trials.diverged(record)]
+    assert verify.recompute(lost).holds
+    monkeypatch.setattr(grid_trials.sweep, "compute", real)
+    assert not verify.recompute(lost).holds
 
 
 def test_ratio_cells_count_layers_and_compare_with_initialization(smoke):

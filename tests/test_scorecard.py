@@ -157,12 +157,9 @@ def test_every_record_is_one_that_the_book_or_a_smoke_profile_reads(committed):
     for row in ROWS:
         searches = row.searches()
         found = store.all(searches) or {}
-        first = (
-            exp_grid.jobs_of(row, {norm: r.numbers["best"] for norm, r in found.items()})
-            if found or not searches
-            else {}
-        )
-        work = [*searches.values(), *first.values()]
+        best, abandoned = exp_grid.settle(row, found, store.get)
+        first = exp_grid.jobs_of(row, best) if found or not searches else {}
+        work = [*searches.values(), *abandoned, *first.values()]
         if runs := store.all(first):
             exp_grid.attacks_of(row, runs, partial(exp_grid._note, work, store))
         read |= {r.key for job in work if (r := store.get(job))}
