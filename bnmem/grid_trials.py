@@ -1,4 +1,4 @@
-"""What the grid trains, and at which learning rate: the best of the arm's search at which none of its trainings diverges.
+"""What the grid trains, and at which learning rate: the best of the arm's search at which no training diverges.
 
 The search is short and sees no corrupted sample, so its best rate may be too large for the row itself. A training that
 diverges is stored as such, and the arm takes the next rate of its search, under all seeds. Nothing else decides.
@@ -48,9 +48,9 @@ def diverged(record: Record | None) -> bool:
 
 def rates(search: Record) -> list[float]:
     """The learning rates that trained in a search, the best on validation first; of equals the smaller."""
-    mean = {lr: -sum(row) / len(row) for lr, row in zip(search.numbers["lrs"], search.numbers["val_accuracy"], strict=True)
-            if None not in row}  # fmt: skip
-    return sorted(mean, key=mean.get)
+    rows = zip(search.numbers["lrs"], search.numbers["val_accuracy"], strict=True)
+    mean = {lr: sum(row) / len(row) for lr, row in rows if None not in row}
+    return sorted(mean, key=lambda lr: -mean[lr])
 
 
 def settle(search: Record, jobs_at: Callable[[float], list[Job]], get: Callable[[Job], Record | None]) -> list[float]:
