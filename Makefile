@@ -41,8 +41,11 @@ links: $(READY)  ## ask every link of the book that leads to another site (needs
 
 environment: $(READY)  ## only install
 
-serve: book  ## build, then show the book on a local port
+serve: $(HTML)  ## show the book on a local port, built first where it is not there
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html 8000
+
+$(HTML):
+	$(MAKE) book
 
 clean:  ## remove what can be rebuilt (not the records)
 	rm -rf _build $(VENV) .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -197,6 +197,8 @@ def glue_values(card: Scorecard) -> dict[str, str]:
         values[f"{claim}-cells"] = counts(card, claim, FACE)
         values[f"{claim}-fit-verdict"] = at_equal_fit(card, claim)
         values[f"{claim}-fit-cells"] = counts(card, claim, FIT)
+        held = counts(card, claim, FIT).partition(" /")[0]
+        values |= {f"{claim}-fit-held": held or "0", f"{claim}-fit-all": str(len(card.of(claim, FIT)))}
         for metric in rule.metrics:
             values[f"{claim}-{metric.name}"] = counts(card, claim, FACE, metric.name)
         values[f"{claim}-unreached"] = str(sum(map(unreached, card.of(claim))))

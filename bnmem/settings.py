@@ -70,7 +70,7 @@ def _checked(f, value):
     if kind is tuple and isinstance(value, list):
         value = tuple(value)
     if type(value) is not kind:
-        raise InputError(f"{f.name} must be {_NAMES[kind]}, not {value!r}; {f.metadata['doc']}")
+        raise InputError(f"{f.name} must be {_NAMES[kind]}, not {value!r} ({f.metadata['doc']})")
     if kind is tuple:
         item = type(f.default[0])
         value = tuple(float(v) if item is float and type(v) is int and abs(v) <= LARGEST else v for v in value)
@@ -79,14 +79,14 @@ def _checked(f, value):
     low, high, choices = (f.metadata[key] for key in ("low", "high", "choices"))
     for v in value if kind is tuple else (value,):
         if isinstance(v, float) and not abs(v) <= LARGEST:
-            raise InputError(f"{f.name} must be a finite number, not {v!r}; {f.metadata['doc']}")
+            raise InputError(f"{f.name} must be a finite number, not {v!r} ({f.metadata['doc']})")
         if isinstance(v, int) and abs(v) > LARGEST_INT:
-            raise InputError(f"{f.name} must be at most {LARGEST_INT:,}; {f.metadata['doc']}")
+            raise InputError(f"{f.name} must be at most {LARGEST_INT:,} ({f.metadata['doc']})")
         if choices is not None and v not in choices:
             raise InputError(f"unknown {f.name} {v!r}; choose from {', '.join(map(str, choices))}")
         if (low is not None and not v >= low) or (high is not None and not v <= high):
             bounds = f"from {low} to {high}" if high is not None else f"{low} or larger"
-            raise InputError(f"{f.name} must be {bounds}, not {v!r}; {f.metadata['doc']}")
+            raise InputError(f"{f.name} must be {bounds}, not {v!r} ({f.metadata['doc']})")
     return value
 
 

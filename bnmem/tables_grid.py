@@ -26,4 +26,5 @@ def _time(rows: list[exp_grid.Plan]) -> str:
     if not known and not unknown:
         return ""
     text = f", about {sum(known):.1f} hours of one core" if known else ""
-    return text + (f" and {unknown} rows of which no like record tells the time" if unknown else "")
+    some = f"{unknown} row{'s' if unknown > 1 else ''}"
+    return text + (f", {'plus ' if known else ''}{some} like no record so far, time unknown" if unknown else "")

@@ -76,7 +76,8 @@ notebook.table(plots.scorecard_rows(card))
 # ## Forced memorization, C1 and C2
 #
 # In each figure a row is a cell. Filled marks: after equal epochs. Hollow marks below them: at equal fit. Blue circles hold,
-# grey diamonds are open, orange squares fail. The dashed line is the margin, the dotted one zero.
+# grey diamonds are open, orange squares fail, grey crosses fail since neither arm memorized half. The dashed line is the margin,
+# the dotted one zero; an arrow head says that the interval goes on.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scorecard-C1", "caption": "C1, flipped labels: effect with 95 % interval of every cell, after equal epochs (filled) and at equal fit (hollow). Left, accuracy on the corrupted samples; right, how much sooner half of them are memorized."}, "image": {"alt": "Forest plot of claim C1: one row for each data set and net with flipped labels, effect of batch normalization with its interval after equal epochs and at equal fit."}}
 plots.forest(card, ("C1",))

@@ -75,14 +75,15 @@ def add_rerun_box(app: Sphinx, doctree: nodes.document) -> None:
     address, ref = repository(root)
     at, there = commit(root), f"https://github.com/{address}"
     known = parameter_names((root / folder / f"{name}.py").read_text(encoding="utf-8"))
-    chosen = [f"-p {k} {v}" for k, v in (("profile", "smoke"), ("fresh", "True")) if k in known]
+    small = "-p profile smoke" if "profile" in known else ""
     box = nodes.admonition(classes=["rerun"])
     box += nodes.title("", "Re-run this")
     colab = f"https://colab.research.google.com/github/{address}/blob/{ref}/{folder}/{name}.ipynb"
     unset = " (from a published book: this build has no address yet)" if address.startswith("-") else ""
     box += _line("In the browser, nothing to install: ", ("open it in Colab", colab), f"{unset}.")
     box += _line("On your machine, small and from nothing; ", ("more on parameters", _howto(app)), ":")
-    box += _shell(" ".join([f".venv/bin/papermill {folder}/{name}.ipynb out.ipynb", *chosen]))
+    run = f".venv/bin/papermill {folder}/{name}.ipynb \\\n    out.ipynb {small}".rstrip()
+    box += _shell(f"BNMEM_RESULTS=my-results {run}" if small else run)
     box += _line("As shown here, from stored records, where it has any; the second line computes everything anew:")
     box += _shell(f"make notebooks NAMES={name}\nmake fresh NAMES={name}")
     made = ["Made from commit ", nodes.literal("", at[:7]), ": "]

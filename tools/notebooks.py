@@ -102,7 +102,7 @@ def run(path: Path, profile: str | None, fresh: bool) -> str:
         nb.cells.insert(at, nbformat.v4.new_code_cell("\n".join(values), id="injected"))
     done = execute(nb)
     if profile:
-        return "computed"
+        return "computed, nothing kept"
     done.cells = [cell for cell in done.cells if cell.id != "injected"]
     for i, cell in enumerate((c for c in done.cells if c.cell_type == "code"), 1):
         cell.execution_count = i
