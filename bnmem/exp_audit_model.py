@@ -8,6 +8,7 @@ from bnmem import jobs, plots_audit, training
 from bnmem.audit import Audit
 from bnmem.audit_file import audit_file
 from bnmem.audited import AUDITED, Audited, unpack
+from bnmem.digits import significant
 from bnmem.errors import InputError
 from bnmem.jobs import Job
 from bnmem.records import Record
@@ -120,10 +121,10 @@ def glue_values(result: Result) -> dict[str, str]:
     hits, n, share = found_noisy(result)
     made, s = result.audit, result.settings
     above = sum(layer.ratio.mean() > 1 for layer in made.ratio)
-    values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm)}"}
-    values |= {"epochs": str(s.epochs), "images": f"{s.n_train}", "hits": str(hits), "wrong": str(n)}
+    values = {"above": str(above), "layers": str(len(made.ratio)), "samples": f"{len(made.samples.norm):,}"}
+    values |= {"epochs": str(s.epochs), "images": f"{s.n_train:,}", "hits": str(hits), "wrong": str(n)}
     wrong, right = median_norms(result)
-    values |= {"chance": f"{share * n:.0f}", "norm-wrong": f"{wrong:.2g}", "norm-right": f"{right:.2g}"}
+    values |= {"chance": f"{share * n:.0f}", "norm-wrong": significant(wrong), "norm-right": significant(right)}
     return {f"au-{name}": text for name, text in values.items()}
 
 

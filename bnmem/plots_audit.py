@@ -4,8 +4,9 @@ import numpy as np
 from matplotlib.ticker import LogFormatter
 
 from bnmem.audit import Audit
+from bnmem.digits import percent, significant
 from bnmem.plots import COLOURS, Figure, panels, style
-from bnmem.ratio import LayerRatio, rows
+from bnmem.ratio import LayerRatio
 
 MARKED = 10
 
@@ -74,7 +75,7 @@ def gallery(audit: Audit, images: np.ndarray, classes: tuple[str, ...], columns:
                 ax.imshow(images[i], cmap="gray_r")
                 label, predicted = (classes[row[i]] for row in (audit.samples.label, audit.samples.predicted))
                 ax.set_title(label if label == predicted else f"{label}\n({predicted}?)", fontsize=8, loc="center")
-                ax.set_xlabel(f"{audit.samples.norm[i]:.3g}", fontsize=9)
+                ax.set_xlabel(significant(audit.samples.norm[i], 3), fontsize=9)
             for ax in line:
                 ax.set(xticks=[], yticks=[])
                 ax.grid(visible=False)
@@ -84,12 +85,23 @@ def gallery(audit: Audit, images: np.ndarray, classes: tuple[str, ...], columns:
 
 
 def ratio_rows(audit: Audit) -> list[dict[str, str]]:
-    """Table: gamma/sigma of each layer, by running statistics, and its mean by those of the samples."""
-    table = rows(audit.ratio)
-    for row, layer in zip(table, audit.in_batches, strict=False):
-        row["mean in batches"] = f"{layer.ratio.mean():.3g}"
-        row["note"] = row.pop("note")
-    return table if any(row["note"] for row in table) else [_without(row, "note") for row in table]
+    """Table: gamma/sigma of each layer, by running statistics, and its mean by those of the samples.
+
+    Narrow enough for a page; ratio.csv has every number of `bnmem.ratio.rows`.
+    """
+    table = []
+    for i, layer in enumerate(audit.ratio):
+        known = bool(np.isfinite(layer.ratio).all())
+        low, high = np.quantile(layer.ratio, (0.05, 0.95))
+        row = {"layer": layer.name, "channels": str(len(layer.ratio))}
+        row["mean γ/σ"] = significant(layer.ratio.mean(), 3) if known else "unknown"
+        row["5 to 95 %"] = f"{significant(low, 3)} to {significant(high, 3)}" if known else "unknown"
+        row["above 1"] = percent((layer.ratio > 1).mean()) if known else "unknown"
+        row["scale-free"] = "-" if layer.scale_free is None else significant(layer.scale_free.mean(), 3)
+        if audit.in_batches:
+            row["mean in batches"] = significant(audit.in_batches[i].ratio.mean(), 3)
+        table.append(row | ({"note": layer.note} if any(layer.note for layer in audit.ratio) else {}))
+    return table
 
 
 def sample_rows(audit: Audit, most: int = MARKED, classes: tuple[str, ...] = ()) -> list[dict[str, str]]:
@@ -99,13 +111,10 @@ def sample_rows(audit: Audit, most: int = MARKED, classes: tuple[str, ...] = ())
     for rank, i in enumerate(s.order[:most], 1):
         label, predicted = (str(named.get(int(v[i]), v[i])) for v in (s.label, s.predicted))
         row = {"rank": str(rank), "sample": s.names[i], "label": label, "predicted": predicted}
-        table.append(row | {"norm": f"{s.norm[i]:.3g}", "loss": f"{s.loss[i]:.3g}", "margin": f"{s.phi[i]:.3g}"})
+        values = {"norm": significant(s.norm[i], 3), "loss": f"{s.loss[i]:.2f}", "margin": f"{s.phi[i]:.2f}"}
+        table.append(row | values)
     return table
 
 
 def _known(layer: LayerRatio) -> bool:
     return bool(np.isfinite(layer.ratio).all() and (layer.ratio > 0).any())
-
-
-def _without(row: dict, name: str) -> dict:
-    return {key: value for key, value in row.items() if key != name}

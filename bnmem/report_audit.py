@@ -8,6 +8,7 @@ import numpy as np
 
 from bnmem import plots_audit
 from bnmem.audit import STATISTICS, Audit
+from bnmem.digits import percent, significant
 from bnmem.errors import InputError
 from bnmem.ratio import LayerRatio
 
@@ -15,8 +16,10 @@ LIMITS = (
     "Whether a sample was in the training set. No number here is evidence of membership: a sample that is hard for "
     "every net has a large norm as well. That takes shadow models, trained with and without the sample.",
     "How much a net memorized, from gamma/sigma alone. The ratio is no property of the function: multiplying the "
-    "weights before a layer by k divides it by k and changes no answer (statement 6 of the theory chapter). The "
-    "scale-free column is |gamma| times the norm of those weights over sigma.",
+    "weights before a layer by k divides it by k and changes no answer (Theorem 9 of the theory chapter). The "
+    "scale-free column, |gamma| times the norm of those weights over sigma, is free of that length and of nothing "
+    "else: it says how steeply a channel's output follows its input. Multiplying gamma and beta by c and dividing the "
+    "next weights by c multiplies it by c and changes no answer either.",
     "What the training did. Gradient norms are those of the finished net with its running statistics (definition "
     "eval). A sample that was memorized early has a small norm by now; a large one means: not fitted, atypical, or "
     "mislabelled.",
@@ -42,18 +45,18 @@ def findings(audit: Audit) -> list[str]:
         free = [layer.scale_free.mean() for layer in _known(audit.ratio) if layer.scale_free is not None]
         if free:
             lines.append(
-                f"The scale-free reading |gamma| ||w|| / sigma has a median of {np.median(free):.3g} over the "
-                f"{len(free)} layers of which the weights before them are known."
+                f"The scale-free reading |gamma| ||w|| / sigma has a median of {significant(np.median(free), 3)} over "
+                f"the {len(free)} layers of which the weights before them are known."
             )
     if audit.samples is not None:
         s, n = audit.samples, len(audit.samples.norm)
         few = max(1, round(0.01 * n))
         share = s.norm[s.order[:few]].sum() / max(s.norm.sum(), 1e-300)
         wrong = int((s.label != s.predicted)[s.order[:few]].sum())
-        lines.append(f"The net is right on {s.accuracy:.1%} of {n:,} samples.")
+        lines.append(f"The net is right on {percent(s.accuracy, 1)} of {n:,} samples.")
         lines.append(
-            f"Gradient norms: median {np.median(s.norm):.3g}, largest {s.norm.max():.3g}. The top 1 % ({few:,}) hold "
-            f"{share:.0%} of the sum; the net contradicts the label of {wrong:,} of them."
+            f"Gradient norms: median {significant(np.median(s.norm), 3)}, largest {significant(s.norm.max(), 3)}. The "
+            f"top 1 % ({few:,}) hold {percent(share)} of the sum; the net contradicts the label of {wrong:,} of them."
         )
     return lines
 

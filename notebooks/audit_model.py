@@ -39,6 +39,7 @@ if importlib.util.find_spec("bnmem") is None:
 from bnmem import exp_audit_model as exp
 from bnmem import notebook, report_audit
 from bnmem import plots_audit as plots
+from bnmem.digits import significant
 
 before = set(dir())
 
@@ -83,12 +84,15 @@ plots.ratio(audit) if audit.ratio else None
 notebook.table(plots.ratio_rows(audit), empty="The net has no batch normalization layer.")
 
 # %% [markdown]
-# A convolution before BN may be scaled by any factor without a change of the outputs, and the ratio changes by it. So two
-# nets are compared by the scale-free column, $|\gamma|\,\lVert w\rVert/\sigma$, not by the ratio.
+# "Scale-free" is the mean of $|\gamma|\,\lVert w\rVert/\sigma$, with $w$ the weights that feed the channel; "-" where no
+# single layer does. A convolution before BN may be scaled by any factor without a change of the outputs, and the ratio
+# changes by it; the scale-free column does not. It says how steeply a channel's output follows its input. But it is no
+# property of the net either: multiply $\gamma$ and $\beta$ by $c$, divide the next weights by $c$, and it changes while no
+# answer does. So neither column tells which of two nets memorizes more.
 #
 # ## Who pulls on the weights
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-audit-influence", "caption": "Left: gradient norms of all audited samples (definition eval), samples with a right answer in blue, those where the net contradicts the label in red. Right: the same norms against the margin of the given label; the ten largest are ringed."}, "image": {"alt": "Left, two histograms of the logarithm of gradient norms, for samples with right and with wrong answers. Right, a scatter plot of the logarithm of the norm against the margin, with the ten largest norms ringed."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-audit-influence", "caption": "Left: gradient norms of all audited samples (definition eval), samples with a right answer in blue, those where the net contradicts the label in orange. Right: the same norms against the margin of the given label, the log-odds of its probability; the ten largest are ringed."}, "image": {"alt": "Left, two histograms of the logarithm of gradient norms, for samples with right and with wrong answers. Right, a scatter plot of the logarithm of the norm against the margin, with the ten largest norms ringed."}}
 plots.influence(audit) if audit.samples else None
 
 # %% tags=["hide-input"]
@@ -103,8 +107,8 @@ if result.record:
     wrong, right = exp.median_norms(result)
     notebook.say(
         f"{n} of the {len(audit.samples.norm):,} audited samples carry a wrong label on purpose. Their median norm is "
-        f"{wrong:.2g}, that of the others {right:.2g}. Among the {n} largest norms are {hits} of them; chance would find "
-        f"about {share * n:.0f}. The rest are samples that the net has not fitted for other reasons."
+        f"{significant(wrong)}, that of the others {significant(right)}. Among the {n} largest norms are {hits} of them; "
+        f"chance would find about {share * n:.0f}. The rest are samples that the net has not fitted for other reasons."
     )
 
 # %% tags=["remove-cell"]
