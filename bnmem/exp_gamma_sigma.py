@@ -204,7 +204,7 @@ def cells(result: Result, init: str = "torch", reading: str = "ratio") -> dict[s
     s = result.settings
     found = []
     for arch in (arch for arch, of in result.plain if of == init):
-        where = f"{s.dataset} / {arch} / {s.rate:.0%} {s.corruption}, {init} initialization"
+        where = f"{s.dataset} / {arch} / {100 * s.rate:g} % {s.corruption}, {init} initialization"
         for metric, i in effects(result.of(arch, init), reading).items():
             found.append(Cell(metric, where, i.mean, i.low, i.high))
     return {"C8": found}

@@ -10,6 +10,7 @@ from bnmem.plots import COLOURS, Figure, panels, style
 INIT_COLOURS = {"torch": "#332288", "he": "#DDAA33"}
 INIT_NAMES = {"torch": "torch's initialization", "he": "He initialization"}
 ARCH_NAMES = {"lenet": "LeNet", "resnet8": "ResNet-8", "resnet20": "ResNet-20", "densenet": "thin DenseNet"}
+SET_NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def layers(result: exp.Result) -> Figure:
@@ -131,6 +132,11 @@ def inits(result: exp.Result) -> list[str]:
 def name_of(arch: str) -> str:
     """How figures and tables call an architecture."""
     return ARCH_NAMES.get(arch, arch)
+
+
+def set_name(dataset: str) -> str:
+    """How they call a data set."""
+    return SET_NAMES.get(dataset, dataset)
 
 
 def _columns(result: exp.Result, height: float, **options):

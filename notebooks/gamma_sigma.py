@@ -23,8 +23,10 @@
 # What the theory says about reading it: $\gamma/\sigma$ is not a property of the function that a net computes. Weights
 # before a BN layer that are half as large give the same outputs and twice the ratio. So the number depends on how the
 # weights were *initialized*, and an untrained net has one too. We put the value at initialization beside every trained
-# value, for two initializations, and next to the ratio the reading that does not depend on scale,
-# $|\gamma|\,\lVert w \rVert / \sigma$ with $w$ the weights that feed the channel.
+# value, for two initializations, and next to the ratio the reading that does not depend on the length of the weights,
+# $|\gamma|\,\lVert w \rVert / \sigma$ with $w$ those that feed the channel. We call it *scale-free*. It says how steeply
+# the channel's output follows its input. It is no property of the whole net either: with $\gamma$ and $\beta$ twice as large
+# and the next weights half as large it doubles, and no output changes.
 
 # %% tags=["setup", "hide-input"]
 # Set-up. In Colab this fetches the project, records included; elsewhere bnmem is installed already.
@@ -87,9 +89,8 @@ notebook.say(f"{len(result.records)} trainings; the first: {result.records[0].li
 plots.layers(result)
 
 # %% [markdown]
-# Every layer in numbers, for the initialization of the verdict. "Forgotten" is the share of the samples fitted before that
-# the net no longer fits once the layer is rewound. BN layers whose input joins several convolutions have no single $w$; there
-# $\gamma$ and $\beta$ alone were rewound.
+# Every layer in numbers, for the initialization of the verdict. BN layers whose input joins several convolutions have no
+# single $w$, so no scale-free reading ("-").
 
 # %% tags=["hide-input"]
 notebook.table(tables.layer_rows(result))
@@ -110,10 +111,18 @@ plots.epochs(result)
 notebook.table(tables.reading_rows(result))
 
 # %% [markdown]
-# "Factor" is the mean over layers after training divided by the one before it, with its 95 % interval over seeds. The
-# running $\sigma$ of an untrained net is 1 whatever its activations, so that reading starts after the first epoch.
+# "Before" and "after" are means over layers, "factor" is one divided by the other, with its 95 % interval over seeds;
+# "above 1" counts layers. $\sigma$ is taken over training images except in the third reading. The running $\sigma$ of an
+# untrained net is 1 whatever its activations, so there the factor starts after the first epoch.
 #
 # ## Do layers with a large ratio memorize more?
+#
+# What is lost when one layer goes back to its initialization, for the initialization of the verdict. "Forgotten" is the share
+# of the samples fitted before that the net no longer fits then. Where no single convolution feeds the layer, $\gamma$ and
+# $\beta$ alone were rewound. "Too few fitted": the net fits so few corrupted samples that there is nothing to forget.
+
+# %% tags=["hide-input"]
+notebook.table(tables.rewinding_rows(result))
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ratio-memory", "caption": "Each dot is one layer of one seed's net: gamma/sigma after training, and how strongly the layer memorizes, which is the share of fitted corrupted samples that is forgotten when it is rewound to its initialization minus the share of fitted clean samples. Nets that fit too few corrupted samples are left out."}, "image": {"alt": "Scatter plots for three nets: mean gamma over sigma of a layer after training on the horizontal axis, and the forgotten share of corrupted minus clean samples after rewinding that layer on the vertical axis, colored by initialization."}}
 plots.memory(result)
@@ -131,7 +140,8 @@ notebook.table(tables.correlation_rows(result))
 notebook.table(tables.verdict_rows(result))
 
 # %% [markdown]
-# An interval without width means that all seeds agree on the number of layers above 1.
+# The rules judge nets from torch's default initialization. An interval without width means that all seeds agree on the number
+# of layers above 1.
 
 # %% tags=["hide-input", "hide-output"]
 notebook.table(tables.record_rows(result))

@@ -106,6 +106,7 @@ def test_the_experiment_runs_from_nothing_and_draws_everything():
         tables.verdict_rows,
         tables.reading_rows,
         tables.layer_rows,
+        tables.rewinding_rows,
         tables.correlation_rows,
         tables.record_rows,
     ):
@@ -269,8 +270,7 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
     after = {arch: found[arch, "torch"]["share_above_one"].mean for arch in nets}
     assert after["lenet"] == 0 and after["resnet8"] > 0 and after["densenet"] > 0  # "most layers, except LeNet"
     assert all(exp.share_before(r.of(arch, "torch")) == 1 for arch in nets)  # "before training every layer"
-    halves = [2 ** found[arch, "torch"]["log2_ratio_change"].mean for arch in nets]
-    assert 0.4 < min(halves) and max(halves) < 0.6  # "to about half"
+    assert all(found[arch, "torch"]["log2_ratio_change"].mean < 0 for arch in nets)  # "training brings the ratio down"
     ends = [np.mean([exp.by_layer(x).mean(axis=0)[[0, -1]] for x in r.of(arch, "he")], axis=0) for arch in nets]
     assert all(list(end) == sorted(end) for end in np.transpose(ends))  # LeNet lowest, DenseNet highest, both times
     assert np.max(ends) < 1.5  # a different story from torch's: "how long the first weights were"
@@ -289,7 +289,7 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
         if arm[0] == "densenet":
             assert free[-1] / free[low] < 1.02 and free[-1] < free[0]  # "falls a little and stays there"
         else:
-            assert 0 < low < len(free) / 2 and free[-1] / free[low] > 7 / 6 - 0.01  # "by a sixth or more"
+            assert 0 < low < len(free) / 2 and free[-1] / free[low] > 1.1  # "raises it again"
             assert arm[0] != "lenet" or free[-1] > free[0]  # "ends above its start"
 
     plain, decayed = r.of("lenet", "torch"), r.of("lenet", "torch", r.settings.decay)
@@ -297,6 +297,8 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
     fitted = [np.mean([x.numbers["fitted"]["corrupted"][0] for x in rows]) for rows in (plain, decayed)]
     sigma = [np.mean([x.arrays["sigma"][-1].mean() for x in rows]) for rows in (plain, decayed)]
     assert fitted[1] < fitted[0] / 2 and sigma[1] < sigma[0]  # "a larger ratio, less memorization; it shortens sigma"
+    free = [np.mean([exp.by_layer(x, "scale_free")[:, -1] for x in rows]) for rows in (plain, decayed)]
+    assert free[1] > free[0]  # "the scale-free reading goes the same way"
 
     for init in ("torch", "he"):
         rows = r.of("resnet8", init)
