@@ -113,7 +113,7 @@ def _panel(run: Run, scene: dict, reach: float) -> str:
 LABEL = "Player of the toy model"
 ALT = "scatter plot of two classes and outliers, with the line that separates the two answers of the net at this step"
 HELP = (
-    "Circles are typical samples, diamonds outliers; colour is the label. Filled: the net is right. Hollow: it is "
+    "Circles are typical samples, diamonds outliers; color is the label. Filled: the net is right. Hollow: it is "
     "wrong. Keys: left and right arrow one frame, Home and End, space to play."
 )
 CONTROLS = (

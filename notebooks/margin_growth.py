@@ -19,7 +19,7 @@
 # gradient step by $(\gamma/\sigma)^2$; and outliers make $\gamma$ grow out of proportion.*
 #
 # What the theory predicts, and this notebook derives: C6 is true when the batch statistics are held fixed. But the factor
-# is the same for every sample, so it cannot favour outliers by itself. With the real statistics of the batch another
+# is the same for every sample, so it cannot favor outliers by itself. With the real statistics of the batch another
 # formula holds, and a sample far out damps its own growth.
 #
 # No equation here is typed. Each is printed from the sympy object that the tests check. The
@@ -150,7 +150,7 @@ notebook.table(tables.damping_rows(settings))
 
 # %% [markdown]
 # The other direction exists too. Where $w$ is close to a direction of little variance, $P$ lengthens vectors, and near
-# the origin centring does.
+# the origin centering does.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-neither-bound", "caption": "Exact over fixed growth of three samples of an elongated cloud against the direction of w; logarithmic. It lies far above 1 for some and far below 1 for others: the formula with statistics held fixed is neither an upper nor a lower bound."}, "image": {"alt": "Line plot with a logarithmic axis. Two curves rise to several hundred where w is near the narrow side of the cloud, a third lies below one everywhere and falls below one in ten thousand."}}
 plots.neither_bound(settings)
@@ -180,7 +180,8 @@ show("thm-gamma")
 #
 # Stretch $w$ by $k$ (and $\varepsilon$ by $k^2$, which matters little when it is tiny). No output changes, $\gamma/\sigma$ is
 # divided by $k$, and growth by $k^2$. The reading $|\gamma| \|w\|/\sigma$ stays, and the step size that counts is
-# $\eta/\|w\|^2$.
+# $\eta/\|w\|^2$. That reading is the channel's: put $c \gamma$, $c \beta$ and $v/c$ for $\gamma$, $\beta$ and $v$, and it is
+# multiplied by $c$ while no output changes.
 
 # %%
 show("thm-scale")
@@ -220,12 +221,13 @@ notebook.say(
     f"""
 - **C6: proved under its assumptions.** With statistics held fixed, one sample and one step on $w$, the factor is
   $(\\gamma/\\sigma)^2$, exactly.
-- **The factor favours nobody.** It is the same for all samples, and at equal function it is a learning rate.
+- **The factor favors nobody.** It is the same for all samples, and at equal function it is a learning rate.
 - **With the statistics of the batch**, a sample {values["mg-distance"]} standard deviations out at 45 degrees to $w$ has
   {values["mg-far-8"]} of the growth that the fixed form says at $B = 8$, {values["mg-far-32"]} at $B = 32$ and
   {values["mg-far-128"]} at $B = 128$. In an elongated cloud the exact growth reaches {values["mg-narrow"]} times the fixed
   one, and {values["mg-origin"]} times near the origin.
-- **C7: proved under its assumptions**, in two phases. A sample on the wrong side shrinks $|\\gamma|$ first.
+- **C7, as far as it is proved:** how hard a sample pushes $\\gamma$, and in which direction. On the wrong side it shrinks
+  $|\\gamma|$ first. That outliers drive the growth out of proportion is not proved; [the toy model](toy_model.ipynb) counts.
 """
 )
 

@@ -116,7 +116,7 @@ def test_running_statistics_are_read_as_they_are(training):
 
 
 def test_rescaled_weights_change_the_ratio_and_leave_the_scale_free_reading():
-    """Statement 6 of the theory: gamma/sigma is no property of the function."""
+    """Theorem 9 of the theory chapter (thm-scale): gamma/sigma is no property of the function."""
     model, x = net().double(), torch.randn(SHAPES[2], dtype=torch.float64)
     for bn in (model[1], model[4]):
         bn.eps = 1e-18  # torch takes no 0
@@ -129,6 +129,24 @@ def test_rescaled_weights_change_the_ratio_and_leave_the_scale_free_reading():
     np.testing.assert_allclose(after[0].ratio, before[0].ratio / 3)
     np.testing.assert_allclose(after[0].scale_free, before[0].scale_free)
     np.testing.assert_allclose(after[1].ratio, before[1].ratio)
+
+
+@pytest.mark.parametrize("taken_out", [True, False])
+def test_the_scale_free_reading_is_the_channels_and_no_property_of_the_net(taken_out):
+    """Larger gamma and beta, and smaller next weights or the next BN alone: the same outputs, another reading."""
+    model, x = net().double(), torch.randn(SHAPES[2], dtype=torch.float64)
+    for bn in (model[1], model[4]):
+        bn.eps = 1e-18
+    before, out = gamma_over_sigma(model, x), model(x)
+    with torch.no_grad():
+        model[1].weight *= 3
+        model[1].bias *= 3
+        if taken_out:
+            model[3].weight /= 3
+    after = gamma_over_sigma(model, x)
+    torch.testing.assert_close(model(x), out)
+    np.testing.assert_allclose(after[0].scale_free, 3 * before[0].scale_free)
+    np.testing.assert_allclose(after[1].scale_free, before[1].scale_free / 3)
 
 
 def test_layers_without_gamma_count_it_as_one_and_say_so():

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bnmem import vocabulary as n
+from bnmem.report_audit import LIMITS
 from bnmem.theory import THEOREMS
 
 from .conftest import ROOT
@@ -191,6 +192,13 @@ def test_thm_gamma():
 
 def test_thm_scale():
     proves("thm-scale")
+    # The scale-free reading is the channel's, not the function's: gamma, beta times c, and v over c.
+    net = Network(Batch(seed=3, samples=8, dimension=3), "exact")
+    before, c = net.forward().detach().clone(), -2.5
+    with torch.no_grad():
+        for parameter, factor in ((net.gamma, c), (net.beta, c), (net.v, 1 / c)):
+            parameter *= factor
+    assert torch.allclose(net.forward(), before, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def test_thm_positions():
@@ -266,6 +274,11 @@ def test_every_label_is_on_the_page_in_the_tests_and_in_the_notebook(label):
     notebook = (ROOT / "notebooks/margin_growth.py").read_text()
     assert len(re.findall(rf"^# ## .*`{label}`", notebook, re.M)) == 1
     assert f'show("{label}")' in notebook
+
+
+def test_theorems_that_are_named_by_number_have_that_number():
+    labels = re.findall(r"```\{prf:theorem\}.*\n:label: (\S+)", PAGES[0].read_text())
+    assert re.search(r"Theorem (\d+)", " ".join(LIMITS))[1] == str(1 + labels.index("thm-scale"))
 
 
 def test_the_page_has_no_label_that_the_theory_lacks():

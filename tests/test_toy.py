@@ -256,8 +256,35 @@ def test_figures_tables_and_numbers_exist_for_unusual_parameters_too(change):
     figures = [plots.margins(runs), plots.measured_over_predicted(runs), plots.readings(runs, toy.doubled(options))]
     figures += [plots.phases(toy.portrait(options), toy.centred(options)), plots.same_factor(options)]
     assert all(figure.png().startswith(b"\x89PNG") for figure in figures)
-    assert len(tables.equal_fit_rows(options)) == 3
+    fit = toy.at_equal_fit(options, 1.0, options.repeats)
+    assert len(tables.equal_fit_rows(fit)) == 3 and all(tables.equal_fit_values(fit).values())
     assert all(tables.toy_values(runs, toy.equal_function_gap(options)).values())
+
+
+def test_what_the_pages_say_in_words_is_what_the_toy_model_does(runs):
+    """book/theory.md and where_the_theory_stops.md: should one of these turn, the words must be written anew."""
+    run = runs["exact"]
+    pull = run.settings.learning_rate * run.v[:-1] * np.array([run.pull_outliers, run.pull])
+    turned = np.flatnonzero(np.median(run.split(run.margin)[0], axis=1) > 0)[0]
+    (before, _), (after, after_all) = pull[:, :turned].sum(1), pull[:, turned:].sum(1)
+    number = run.samples.outlier.mean()
+    assert before < 0 < after and after / after_all > number  # "after the turn larger than their number"
+    whole, all_of_it = pull.sum(1)
+    assert 0 < whole / all_of_it < number  # "over the whole training less"
+    assert np.isclose(all_of_it, run.gamma[-1] - run.gamma[0])
+    fit = {arm: rows[:, 1] for arm, rows in toy.at_equal_fit(ToyModel(), 1.0, ToyModel().repeats).items()}
+    assert (fit["exact"] > fit["none"]).mean() > 0.7  # "exact BN is in fact ahead on the outliers at equal fit"
+    assert fit["fixed"].mean() < fit["none"].mean()  # "held statistics bring no such lead"
+    across = toy.at_equal_fit(ToyModel(direction=90.0), 1.0, 5)
+    assert 0 < (across["exact"] > across["none"])[:, 1].mean() < 1  # "ahead by turns"
+
+
+def test_the_quoted_numbers_of_equal_fit_are_those_of_the_table():
+    fit = {"exact": np.array([[3, 0.5], [5, 1.5]]), "fixed": np.full((2, 2), np.nan), "none": np.array([[2, 0.7]] * 2)}
+    values, rows = tables.equal_fit_values(fit), tables.equal_fit_rows(fit)
+    assert values["toy-fit-exact"] == rows[0]["outliers' median margin then"] == "1.00 (0.50 to 1.50)"
+    assert rows[0]["step"] == "4 (3 to 5)" and values["toy-fit-fixed"] == "not reached"
+    assert values["toy-fit-ahead"] == "1 of 2"
 
 
 def test_the_quoted_numbers_of_margin_growth_are_the_table_and_the_figure():
