@@ -16,7 +16,7 @@
 # # Query mode: ask the same net in two ways
 #
 # **A measurement beside claims C4 and C5.** *A net with batch normalization (BN) has two ways of answering. How far does the
-# choice move the result of a membership attack?*
+# choice move the result of a membership attack?* The attack is LiRA, the likelihood-ratio attack.
 #
 # Deployed, a BN net uses running averages of mean and variance: its answer for one image does not depend on what else is
 # asked. In training mode it takes mean and variance from the query batch itself. Some published attack code queries nets
@@ -24,7 +24,7 @@
 # the two that is made this way measures something else than what a user of the deployed net could see.
 #
 # What theory predicts: only that the answers differ. With batch statistics the answer for an image depends on its
-# neighbours in the batch, which adds noise; on the other hand the net is asked in the very mode in which it was fitted.
+# neighbors in the batch, which adds noise; on the other hand the net is asked in the very mode in which it was fitted.
 # Which one wins must be measured.
 
 # %% tags=["setup", "hide-input"]
