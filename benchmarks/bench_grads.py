@@ -1,6 +1,6 @@
 """Per-sample gradient norms against plain training passes and against the peers: time and peak memory, in one table.
 
-    python benchmarks/bench_grads.py            # every net, definition and peer; some minutes
+    python benchmarks/bench_grads.py > benchmarks/bench_grads.md    # every net, definition and peer; some minutes
     python benchmarks/bench_grads.py --help
 
 One thread. Before anything is timed, its norms are checked against bnmem's, and bnmem's against autograd's batch of
@@ -142,7 +142,7 @@ def ready(made, x, y, bn, model):
             continue
         gap = 0.0 if norms is None else float((norms / reference - 1).abs().max())
         if gap > 1e-3:
-            notes[name] = f"differs by {gap:.0e}, not timed"
+            notes[name] = f"differs by {100 * gap:.2g} %, not timed"
             continue
         runs[name] = run
     return runs, notes
@@ -196,8 +196,20 @@ def print_peak(name, norm, bn, contestant, n):
     print(resident("VmHWM") - before)
 
 
-def row(*cells):
-    return "| " + " | ".join(f"{c:<{w}}" for c, w in zip(cells, (15, 10, 26, 12, 8, 9), strict=True)) + " |"
+def table(head, rows):
+    """Markdown, padded so that the source can be read too."""
+    widths = [max(len(str(line[i])) for line in (head, *rows)) for i in range(len(head))]
+    lines = (head, ["-" * w for w in widths], *rows)
+    return "\n".join("| " + " | ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)) + " |" for line in lines)
+
+
+def summary(rows):
+    """What bnmem costs, from rows of (net, definition, method, us, ratio, MiB) as texts: one sentence of Markdown."""
+    ratios = sorted(float(ratio) for _, bn, method, _, ratio, _ in rows if method == "bnmem" and bn != "loss")
+    return (
+        f"In the definitions `eval`, `frozen` and `param` all norms of a batch take {ratios[0]:.2f} to "
+        f"{ratios[-1]:.2f} times as long as one ordinary forward and backward pass."
+    )
 
 
 def main():
@@ -217,15 +229,13 @@ def main():
             __import__(package)
         except ImportError as error:
             absent.append(name)
-            print(f"{name} is left out ({error}): pip install --no-deps -r benchmarks/requirements.txt")
-    print(
-        f"torch {torch.__version__}, {platform.processor() or platform.machine()}, one thread, batch {options.batch}\n"
-    )
-    print(row("net", "definition", "", "us / sample", "ratio", "peak MiB"))
-    print(row(*("-" * w for w in (15, 10, 26, 12, 8, 9))))
+            message = f"{name} is left out ({error}): pip install --no-deps -r benchmarks/requirements.txt"
+            print(message, file=sys.stderr)
+    rows, peaks = [], []
     jobs = [(name, "batch", bn) for name in options.nets for bn in options.definitions]
     jobs += [(name, "none", "eval") for name in options.nets if "eval" in options.definitions]
     for name, norm, bn in jobs:
+        print(f"{name}, {norm}, {bn} ...", file=sys.stderr, flush=True)
         model, x, y = net_and_batch(name, norm, options.batch)
         runs, notes = ready(contestants(model, bn, absent), x, y, bn, model)
         seconds = timed(runs, x, y, options.repeats if bn != "loss" else max(1, options.repeats // 5))
@@ -234,14 +244,20 @@ def main():
         for contestant, s in seconds.items():
             mib = peak(name, norm, bn, contestant, options.batch)
             cost, ratio = np.median(s) / options.batch * 1e6, np.median(s / base)
-            print(row(title, bn, contestant, f"{cost:.0f}", f"{ratio:.2f}", "-" if mib is None else f"{mib:.0f}"))
-        for contestant, note in notes.items():
-            print(f"| {title:<15} | {bn:<10} | {contestant:<26} | {note}")
+            rows.append((title, bn, contestant, f"{cost:.0f}", f"{ratio:.2f}", "–" if mib is None else f"{mib:.0f}"))
+        rows += [(title, bn, contestant, note, "–", "–") for contestant, note in notes.items()]
     for name in options.nets if "eval" in options.definitions else ():
         for contestant in ("bnmem", "vmap(grad)"):
             mib = [peak(name, "batch", "eval", contestant, options.batch * k) for k in (1, 4, 8)]
-            shown = ", ".join("-" if m is None else f"{m:.0f}" for m in mib)
-            print(f"peak MiB of {contestant}, {name}, eval, on 1, 4, 8 times {options.batch} samples: {shown}")
+            peaks.append((name, contestant, *("–" if m is None else f"{m:.0f}" for m in mib)))
+    if any(bn != "loss" for _, bn, *_ in rows):
+        print(summary(rows), end="\n\n<!-- table -->\n\n")
+    machine = platform.processor() or platform.machine()
+    print(f"torch {torch.__version__}, {machine}, one thread, batches of {options.batch}.\n")
+    print(table(("net", "definition", "method", "µs / sample", "ratio", "peak MiB"), rows))
+    if peaks:
+        print("\nPeak memory in MiB, definition `eval`, by the number of samples:\n")
+        print(table(("net", "method", *(f"{options.batch * k:,}" for k in (1, 4, 8))), peaks))
 
 
 if __name__ == "__main__":

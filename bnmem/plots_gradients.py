@@ -4,6 +4,7 @@ import numpy as np
 
 from bnmem import exp_gradient_norms as exp
 from bnmem import rules
+from bnmem.digits import significant
 from bnmem.grads import DEFINITIONS
 from bnmem.plots import COLOURS, LABELS, LINES, Figure, named, panels, style
 from bnmem.stats import Interval, interval, t_interval
@@ -14,6 +15,7 @@ MEANS = {
     "loss": "the sample's own loss, through the shared statistics",
     "param": "the batch's loss, by the sample's private copy of the weights",
 }
+CLOSE = 0.2  # a measured ratio within a fifth of the predicted one counts as close to it
 _DEFINITION_LINES = dict(zip(DEFINITIONS, ("-", "--", "-.", ":"), strict=True))
 
 
@@ -84,7 +86,7 @@ def detection(result: exp.Result) -> Figure:
             ax.axvline(result.settings.compared, color=COLOURS["grey"], lw=1, ls=":")
             ax.set_xlabel("epoch")
         axes[0][0].set(title="AUROC: noisy from clean by the norm alone", ylim=(0, 1.02))
-        axes[0][1].set(title=f"rank correlation with the margin at epoch {result.settings.compared}", ylim=(-1, 1))
+        axes[0][1].set(title=f"rank correlation with the score at epoch {result.settings.compared}", ylim=(-1, 1))
         axes[0][0].legend(loc="lower right")
     return figure
 
@@ -123,24 +125,23 @@ def theory(result: exp.Result) -> Figure:
 
 def definition_rows(result: exp.Result) -> list[dict[str, str]]:
     """Table: the four definitions, and what C3 looks like in each."""
-    metrics = {metric.name: metric for metric in rules.RULES["C3"].metrics}
     rows = []
     for d in DEFINITIONS:
-        found = {cell.metric: cell for cell in exp.cells(result, d)["C3"]}
-        inside, across = (found[name] for name in metrics)
+        inside, across = exp.cells(result, d)["C3"]
         row = {"definition": d, "meaning": MEANS[d]}
         row |= {"noisy over clean": _factor(inside), f"noisy, {_name(result)}": _factor(across)}
-        statuses = [rules.cell_status(cell, metrics[cell.metric]) for cell in (inside, across)]
-        rows.append(row | {"C3": " / ".join(statuses)})
+        rows.append(row | {"C3": " / ".join(_statuses(result, d))})
     return rows
 
 
 def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
-    """Table: the noisy samples' median norms at equal fit, `norm` over the other arms, as factors."""
+    """Table: the noisy samples' median norms at equal fit, `norm` over the other arms, as factors, at every level."""
     rows = []
     for other in result.arms[1:]:
         for level, gap in exp.equal_fit(result, "eval", other).items():
-            rows.append({"against": LABELS[other], "clean accuracy": f"{level:g}", "ratio": factor(gap)})
+            cell = rules.Cell("log2_norm_batch_over_none", "", gap.mean, gap.low, gap.high)
+            row = {"against": LABELS[other], "clean accuracy": f"{level:g}", "ratio": factor(gap)}
+            rows.append(row | {"by the rule of C3": rules.cell_status(cell, _metrics()[cell.metric])})
     return rows
 
 
@@ -159,17 +160,16 @@ def detection_rows(result: exp.Result) -> list[dict[str, str]]:
 
 
 def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
-    """Table: each metric of the scorecard's rules, its margin, the effect, and whether it holds in this cell."""
-    metrics = {metric.name: metric for metric in rules.RULES["C3"].metrics}
+    """Table: each metric of the scorecard's rules, its least effect, the effect, and whether it holds in this cell."""
     rows = []
     for cell in exp.cells(result)["C3"]:
-        metric = metrics[cell.metric]
+        metric = _metrics()[cell.metric]
         effect = interval(Interval(cell.effect, cell.low, cell.high, result.settings.seeds))
         row = {
             "claim": "C3",
             "reading": "equal epochs, eval",
             "metric": named(metric.says, result.arms),
-            "margin": f"{metric.margin:g}",
+            "least effect": f"{metric.margin:g}",
         }
         rows.append(row | {"effect": effect, "verdict": rules.cell_status(cell, metric)})
     return rows
@@ -188,11 +188,27 @@ def glue_values(result: exp.Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     values = {"epoch": str(result.settings.compared), "seeds": str(result.settings.seeds)}
     for d in DEFINITIONS:
-        found = {cell.metric: cell for cell in exp.cells(result, d)["C3"]}
-        values[f"{d}-inside"] = _factor(found["log2_norm_noisy_over_clean"])
-        values[f"{d}-across"] = _factor(found["log2_norm_batch_over_none"])
-    for level, gap in exp.equal_fit(result).items():
-        values["level"], values["fit"] = f"{level:g}", factor(gap)  # the highest common level comes last
+        inside, across = exp.cells(result, d)["C3"]
+        values |= {f"{d}-inside": _factor(inside), f"{d}-across": _factor(across)}
+        values[f"{d}-status"] = " / ".join(_statuses(result, d))
+    for i, half in enumerate(("first", "second")):
+        by_status = {}
+        for d in DEFINITIONS:
+            by_status.setdefault(_statuses(result, d)[i], []).append(d)
+        values[f"{half}-half"] = ", ".join(
+            f"{status} under {'all four' if len(ds) == len(DEFINITIONS) else ' and '.join(ds)}"
+            for status, ds in by_status.items()
+        )
+    common = list(exp.equal_fit(result).items())
+    for name, at in (("early", common[:1]), ("late", common[-1:])):
+        values[f"{name}-level"] = f"{at[0][0]:g}" if at else "no level in common"
+        values[f"{name}-fit"] = factor(at[0][1]) if at else "not comparable"
+    apart = [i for i, (_, gap) in enumerate(common) if not gap.low <= 0 <= gap.high]
+    alike = common[apart[-1] + 1 if apart else 0 :]  # from here on every interval contains 1
+    values["alike-from"] = f"{alike[0][0]:g}" if alike else "no level"
+    values["agree"] = f"{100 * (2 ** _agreement(result) - 1):.0f} %"
+    for name, epoch in zip(("first", "last"), _close_to_theory(result), strict=True):
+        values[f"theory-{name}"] = f"{epoch:g}" if np.isfinite(epoch) else "none"
     theirs = exp.mean_until_compared(result, exp.noisy_over_clean(result, result.settings.against))
     values["inside-theirs"] = factor(theirs)
     for row, name in zip(detection_rows(result), ("ours", "theirs"), strict=False):
@@ -201,11 +217,39 @@ def glue_values(result: exp.Result) -> dict[str, str]:
     return {f"gn-{name}": text for name, text in values.items()}
 
 
+def _metrics() -> dict[str, rules.Metric]:
+    return {metric.name: metric for metric in rules.RULES["C3"].metrics}
+
+
+def _statuses(result: exp.Result, definition: str) -> list[str]:
+    return [rules.cell_status(cell, _metrics()[cell.metric]) for cell in exp.cells(result, definition)["C3"]]
+
+
+def _agreement(result: exp.Result) -> float:
+    """log2 of the largest factor between any two of eval, frozen and loss, in noisy over clean norms of the net under
+    study, at a checkpoint after initialization and up to the last compared epoch."""
+    at = exp.epochs(result)
+    curves = [exp.noisy_over_clean(result, result.settings.norm, d).mean(axis=0) for d in ("eval", "frozen", "loss")]
+    return float(np.ptp(curves, axis=0)[(at > 0) & (at <= result.settings.compared)].max())
+
+
+def _close_to_theory(result: exp.Result) -> tuple[float, float]:
+    """First and last epoch of the longest run of checkpoints at which the last convolution's measured ratio lies within
+    CLOSE of the predicted one; NaN where there is none, or no BN layer."""
+    ratios = [r.numbers["ratio"] for r in result.runs[result.settings.norm]]
+    best = run = []
+    if None not in ratios[0]:
+        measured = 2 ** exp.over(result, "frozen", what="last").mean(axis=0)
+        for epoch, gap in zip(exp.epochs(result), abs(measured / np.mean(ratios, axis=0) - 1), strict=True):
+            run = [*run, epoch] if epoch > 0 and gap <= CLOSE else []
+            best = max(best, run, key=len)
+    return (best[0], best[-1]) if best else (np.nan, np.nan)
+
+
 def factor(i: Interval) -> str:
-    """A log2 interval as a factor: "1.9 [1.5, 2.4]"."""
-    if i.n == 1:
-        return f"{2**i.mean:.2g} (one value)"
-    return f"{2**i.mean:.2g} [{2**i.low:.2g}, {2**i.high:.2g}]"
+    """A log2 interval as a factor, with three significant digits: "1.90 [1.52, 2.40]"."""
+    mean, low, high = (significant(2**value, 3) for value in (i.mean, i.low, i.high))
+    return f"{mean} (one value)" if i.n == 1 else f"{mean} [{low}, {high}]"
 
 
 def _factor(cell: rules.Cell) -> str:
