@@ -13,7 +13,6 @@ from bnmem import (
     exp_audit_model,
     exp_grid,
     plots_gradients,
-    plots_memorization,
     plots_query,
     records,
     report_audit,
@@ -21,6 +20,7 @@ from bnmem import (
     tables_gamma_sigma,
     tables_grid,
     tables_membership,
+    tables_memorization,
     tables_regularization,
     verify,
 )
@@ -28,7 +28,7 @@ from bnmem.errors import Diverged, InputError
 from bnmem.settings import PROFILES
 
 TABLES = {
-    "forced_memorization": plots_memorization,
+    "forced_memorization": tables_memorization,
     "gradient_norms": plots_gradients,
     "membership_inference": tables_membership,
     "query_mode": plots_query,

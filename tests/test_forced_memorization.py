@@ -6,6 +6,7 @@ import pytest
 from bnmem import exp_forced_memorization as exp
 from bnmem import plots_memorization as plots
 from bnmem import rules
+from bnmem import tables_memorization as tables
 from bnmem.errors import InputError
 from bnmem.exp_forced_memorization import ForcedMemorization, Result
 from bnmem.records import Record
@@ -60,7 +61,7 @@ def test_an_arm_that_favours_corrupted_samples_shows_at_equal_fit():
 
 def test_no_common_level_of_fit_is_said():
     r = result([record(0.1, 0.2)], [record(0.1, 0.1)])
-    assert exp.equal_fit(r, "same", "flip") is None and plots.equal_fit_rows(r) == []
+    assert exp.equal_fit(r, "same", "flip") is None and tables.equal_fit_rows(r) == []
 
 
 def test_runs_that_never_memorize_half_are_censored_and_bound_the_speed_up():
@@ -69,7 +70,7 @@ def test_runs_that_never_memorize_half_are_censored_and_bound_the_speed_up():
     assert exp.epochs_to(r, "same", "flip", "none", "corrupted", 0.5) == [(4.0, False)]
     assert exp.epochs_to(r, "same", "flip", "batch", "corrupted", 0.5) == [(2.0, True)]
     assert exp.log2_speedup(r, "same", "flip").mean == pytest.approx(1.0)
-    row = plots.face_value_rows(r)[0]
+    row = tables.face_value_rows(r)[0]
     assert row["epochs to half, no norm"] == "> 4" and row["epochs to half, BN"] == "2"
 
 
@@ -102,9 +103,10 @@ def test_the_experiment_runs_from_nothing_and_draws_everything(results):
     assert len(list(results.glob("forced_memorization/*.json"))) == len(r.records)
     for figure in (plots.curves(r), plots.finals(r), plots.equal_fit(r), plots.bought(r)):
         assert figure.png() == figure.png()
-    for rows in (plots.face_value_rows(r), plots.bought_rows(r), plots.verdict_rows(r), plots.record_rows(r)):
+    made = (tables.face_value_rows, tables.search_rows, tables.bought_rows, tables.verdict_rows, tables.record_rows)
+    for rows in (make(r) for make in made):
         assert rows and all(set(row) == set(rows[0]) for row in rows)
-    assert plots.glue_values(r)["fm-flip-verdict"] in ("reproduced", "partly", "not reproduced")
+    assert tables.glue_values(r)["fm-flip-same-verdict"] in ("reproduced", "partly", "not reproduced")
     again = exp.run(s, only_stored=True)
     assert exp.statuses(again) == exp.statuses(r) and not again.notes
 
@@ -146,6 +148,11 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
     left = {cell: exp.equal_fit(r, *cell)[2] for cell in gaps}
     assert not [cell for cell, gap in left.items() if gap.low > 0]  # "in none ... above zero"
     assert [cell for cell, gap in left.items() if gap.high < 0] == [("same", "ood")]  # "in one ... below"
+    assert exp.statuses(r)[len(exp.statuses(r)) // 2 :] == ["holds"] * 4  # "both cells of both claims hold"
+    values = tables.glue_values(r)
+    for role in ("ours", "theirs"):  # "nearly a tie over a wide range"
+        low, high = map(float, values[f"fm-search-{role}-rates"].split(" to "))
+        assert high > 10 * low
     for kind in exp.CLAIMS:
         ends = [exp.curve(record, "corrupted")[1][-1] for arm in r.arms for record in r.runs["same", kind, arm]]
         assert min(ends) > 0.9  # "in the end both nets memorize nearly everything"
