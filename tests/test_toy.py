@@ -268,9 +268,9 @@ def test_what_the_pages_say_in_words_is_what_the_toy_model_does(runs):
     turned = np.flatnonzero(np.median(run.split(run.margin)[0], axis=1) > 0)[0]
     (before, _), (after, after_all) = pull[:, :turned].sum(1), pull[:, turned:].sum(1)
     number = run.samples.outlier.mean()
-    assert before < 0 < after and after / after_all > number  # "after the turn larger than their number"
+    assert before < 0 < after and after / after_all > number  # "after the turn a larger share than theirs among the samples"
     whole, all_of_it = pull.sum(1)
-    assert 0 < whole / all_of_it < number  # "over the whole training less"
+    assert 0 < whole / all_of_it < number  # "over the whole training a smaller one"
     assert np.isclose(all_of_it, run.gamma[-1] - run.gamma[0])
     fit = {arm: rows[:, 1] for arm, rows in toy.at_equal_fit(ToyModel(), 1.0, ToyModel().repeats).items()}
     assert (fit["exact"] > fit["none"]).mean() > 0.7  # "exact BN is in fact ahead on the outliers at equal fit"
