@@ -268,7 +268,7 @@ def test_what_the_pages_say_in_words_is_what_the_toy_model_does(runs):
     turned = np.flatnonzero(np.median(run.split(run.margin)[0], axis=1) > 0)[0]
     (before, _), (after, after_all) = pull[:, :turned].sum(1), pull[:, turned:].sum(1)
     number = run.samples.outlier.mean()
-    assert before < 0 < after and after / after_all > number  # "after the turn a larger share than theirs among the samples"
+    assert before < 0 < after and after / after_all > number  # "after the turn a larger share than theirs"
     whole, all_of_it = pull.sum(1)
     assert 0 < whole / all_of_it < number  # "over the whole training a smaller one"
     assert np.isclose(all_of_it, run.gamma[-1] - run.gamma[0])
