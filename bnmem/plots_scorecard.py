@@ -153,7 +153,7 @@ def cell_rows(card: Scorecard, claim: str) -> list[dict[str, str]]:
                     "cell": proper(cell.where),
                     "learning rates, BN / none": _rates(card, cell),
                     "metric": SHORT[metric.name].replace("log2 ", "factor: "),
-                    "margin": _factor(metric.margin) if _is_log(metric.name) else f"{metric.margin:g}",
+                    "least effect": _factor(metric.margin) if _is_log(metric.name) else f"{metric.margin:g}",
                     "effect": _text(cell),
                     "status": _status(cell, metric),
                     "at equal fit": _text(at_fit.get(cell.where)),

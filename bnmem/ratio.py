@@ -53,7 +53,7 @@ def gamma_over_sigma(
     or linear layer registered right before, in the same parent and with as many outputs. Layers other than batch
     normalisation work as in eval mode. The model is left as found; empty for a model without such layers.
 
-    Source: claim C8; statement 6 of the theory chapter says why the ratio depends on the scale of the weights.
+    Source: claim C8; Theorem 9 of the theory chapter says why the ratio depends on the scale of the weights.
     Raises InputError for batches that are none.
     """
     batches = _batches(batches)

@@ -24,8 +24,8 @@ by its notebook, a measured number in prose is handed over by a notebook, and th
 what was computed, from what, when and with which code. This page is generated (`python tools/results_index.py`). A test
 fails when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
 
-To recompute one record and compare it: `python -m bnmem verify KEY`. To recompute a whole experiment:
-`python -m bnmem run NAME --fresh`. Keys are file names in `results/`; each notebook lists its own in its last table.
+With the environment of `make` active (`. .venv/bin/activate`): to recompute one record and compare it,
+`python -m bnmem verify KEY`; to recompute a whole experiment, `python -m bnmem run NAME --fresh`. Keys are file names in `results/`; each notebook lists its own in its last table.
 """
 
 
