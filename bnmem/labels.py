@@ -23,6 +23,7 @@ def place(ax, points: list[tuple[float, float]], texts: list[str], colours: list
     inside = ax.get_window_extent(renderer)
     taken = [Bbox.from_bounds(x - 4 * scale, y - 4 * scale, 8 * scale, 8 * scale) for x, y in at]
     crowd = [-np.sort(np.hypot(*(at - here).T))[:4].sum() for here in at]
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # lines below do not strike it out
     halo = [patheffects.withStroke(linewidth=2.5, foreground="white")]
     for i in sorted(range(len(at)), key=lambda i: -crowd[i]):
         tried = []
@@ -31,7 +32,7 @@ def place(ax, points: list[tuple[float, float]], texts: list[str], colours: list
             line = {"arrowstyle": "-", "color": colours[i], "lw": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
             text = ax.annotate(texts[i], points[i], (dx, dy), textcoords="offset points", fontsize=size, va="center",
                                ha="left" if dx > 1 else "right" if dx < -1 else "center", color=colours[i],
-                               path_effects=halo, arrowprops=line if radius > 16 else None)  # fmt: skip
+                               path_effects=halo, bbox=ground, arrowprops=line if radius > 16 else None)  # fmt: skip
             text.update_positions(renderer)  # until then an annotation does not know where it stands
             box = Text.get_window_extent(text, renderer).expanded(1.02, 1.05)  # the text, without its line
             clash = sum(box.overlaps(other) for k, other in enumerate(taken) if k != i)

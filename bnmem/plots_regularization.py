@@ -6,7 +6,7 @@ from matplotlib.patches import Rectangle
 from bnmem import labels
 from bnmem import regularization_measures as measures
 from bnmem.plots import COLOURS, LABELS, Figure, panels, style
-from bnmem.regularization import PARTNERS, Result, points
+from bnmem.regularization import PARTNERS, Result, middle, points
 
 _FAMILIES = {
     "BN": (COLOURS["batch"], "o"),
@@ -51,7 +51,8 @@ def sweep(result: Result) -> Figure:
                                             ("YlOrBr", "Blues"), strict=True):  # fmt: skip
             values = [[measures.accuracy(result, by_setting[w, b], group).mean() for b in s.bounds] for w in s.weights]
             alone = measures.accuracy(result, "BN", group).mean()
-            ax.imshow(np.nan_to_num(values), cmap=colours, vmin=0, vmax=max(alone, np.nanmax(values), 0.01) * 1.5,
+            # pale enough for black digits everywhere
+            ax.imshow(np.nan_to_num(values), cmap=colours, vmin=0, vmax=max(alone, np.nanmax(values), 0.01) * 2.5,
                       aspect="auto")  # fmt: skip
             for (row, column), value in np.ndenumerate(values):
                 arm = by_setting[s.weights[row], s.bounds[column]]
@@ -74,14 +75,25 @@ def sweep(result: Result) -> Figure:
     return figure
 
 
+def named_arms(result: Result) -> set[str]:
+    """The arms that the chapter speaks of: these get labels. Of a family of alternatives that is the strongest."""
+    strongest = {p.family: p.name for p in points(result.settings) if p.family in ("weight decay", "dropout")}
+    penalties = (measures.chosen(result), measures.attacked_penalty(result), middle(result.settings).name)
+    private = map(measures.private_name, result.private)
+    return {"BN", "BN, early stopping", *PARTNERS, *strongest.values(), *filter(None, penalties), *private}
+
+
 def pareto(result: Result) -> Figure:
     """Test accuracy (the price) against what is memorized, above, and what the attack gains, below. Better is down and
-    to the right; lines span the seeds, or below the middle half of the models. Destroyed arms are left out."""
+    to the right; lines span the seeds, or below the middle half of the models. Destroyed arms are left out; arms that
+    the chapter does not name have no label."""
     arms = measures.arms(result)
     family = {arm.name: arm.family for arm in arms}
     with style():
         figure, axes = panels(2 if result.attacks else 1, 1, height=10.4 if result.attacks else 5.4)
-        shown = [(arm.name, arm.accuracy["test"], arm.accuracy["corrupted"], short(arm.name, arm.epsilon))
+        named = named_arms(result)
+        shown = [(arm.name, arm.accuracy["test"], arm.accuracy["corrupted"],
+                  short(arm.name, arm.epsilon) if arm.name in named else "")
                  for arm in arms if not arm.destroyed]  # fmt: skip
         upper = _scatter(axes[0][0], shown, (0, 100), family, measures.chosen(result))
         axes[0][0].set(ylabel="accuracy on corrupted samples", xlabel="accuracy on test images")
@@ -132,7 +144,8 @@ def acts(result: Result) -> Figure:
             ax.set_title(title)
             ax.set_ylim(bottom=0)
             ax.grid(axis="x", visible=False)
-        axes[0][0].legend(title="BN layer", fontsize=9)
+        handles, names = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, names, title="BN layer", fontsize=9, ncols=8, loc="outside lower center")
     return figure
 
 

@@ -5,6 +5,7 @@ import numpy as np
 from bnmem import exp_regularization as exp
 from bnmem import regularization_measures as measures
 from bnmem import roc, rules
+from bnmem.digits import percent
 from bnmem.plots_regularization import label
 from bnmem.regularization import Result, points
 from bnmem.stats import Interval, interval, t_interval
@@ -16,12 +17,12 @@ def point_rows(result: Result) -> list[dict[str, str]]:
     """Table: every arm at its last epoch, means over seeds, and test accuracy against BN's, paired over seeds."""
     rows, test = [], measures.accuracy(result, "BN", "test")
     for arm in measures.arms(result):
-        row = {"arm": label(arm.name, arm.epsilon)}
-        for group, name in zip(measures.READ, ("corrupted", "clean training", "validation", "test"), strict=True):
-            row[f"accuracy, {name}"] = _mean(arm.accuracy[group])
-        row["test, arm − BN"] = "0" if arm.name == "BN" else _paired(arm.accuracy["test"] - test, 3)
+        row = {"arm": label(arm.name, arm.epsilon) + _remark(result, arm)}
+        for group, name in zip(measures.READ, ("corrupted", "clean", "validation", "test"), strict=True):
+            row[name] = _mean(arm.accuracy[group])
         row["corrupted, BN − arm"] = "0" if arm.name == "BN" else _paired(_ours(result) - arm.accuracy["corrupted"])
-        rows.append(row | {"note": _note(result, arm)})
+        row["test, arm − BN"] = "0" if arm.name == "BN" else _paired(arm.accuracy["test"] - test, 3)
+        rows.append({name: "–" if text == "diverged" else text for name, text in row.items()})
     return rows
 
 
@@ -37,25 +38,38 @@ def equal_fit_rows(result: Result) -> list[dict[str, str]]:
         for group in ("corrupted", "test"):
             both = [side[group] for side in (control.ours, control.theirs)] if control else []
             row[f"{group}, BN / arm"] = " / ".join(_mean(values) for values in both) or "–"
-            row[f"{group}, BN − arm"] = _paired(both[0] - both[1]) if control else "not comparable"
+            row[f"{group}, BN − arm"] = _paired(both[0] - both[1]) if control else "–"
         rows.append(row)
     return rows
 
 
 def attack_rows(result: Result) -> list[dict[str, str]]:
-    """Table: LiRA on the attacked arms, AUC by group, and what BN gives away beyond each (paired over pairs)."""
+    """Table: LiRA on the attacked arms at the last epoch, AUC by group, and what BN gives away beyond each (paired over
+    pairs). An arm in which a model diverged says so once."""
     rows = []
     for name, record in result.attacks.items():
         row = {"arm": label(name)}
         row |= {f"AUC, {group}": f"{np.mean(auc[-1]):.3f}" for group, auc in record.numbers["auc"].items()}
-        for reading in READINGS:
-            for group in ("outliers", "all"):
-                gap = None if name == "BN" else measures.auc_saved(result, name, reading, group)
-                text = interval(gap, 3) if gap else "no level in common"
-                row[f"{group}, BN − arm, {reading}"] = "0" if name == "BN" else text
-        rows.append(row)
-    failed = ({"arm": label(name)} | dict.fromkeys(list(rows[0])[1:], "a model diverged") for name in result.unstable)
-    return [*rows, *failed] if rows else []
+        rows.append(row | _attack_gaps(result, name, "equal epochs"))
+    if rows:
+        empty = dict.fromkeys(rows[0], "–")
+        rows += [empty | {"arm": f"{label(name)}, **a model diverged**"} for name in result.unstable]
+    return rows
+
+
+def attack_fit_rows(result: Result) -> list[dict[str, str]]:
+    """Table: the same differences where both arms fit their clean members equally well."""
+    names = [name for name in result.attacks if name != "BN"] if "BN" in result.attacks else []
+    return [{"arm": label(name)} | _attack_gaps(result, name, "equal fit") for name in names]
+
+
+def _attack_gaps(result: Result, name: str, reading: str) -> dict[str, str]:
+    out = {}
+    for group in ("outliers", "all"):
+        gap = None if name == "BN" else measures.auc_saved(result, name, reading, group)
+        text = interval(gap, 3) if gap else "no level in common"
+        out[f"{group}, BN − arm"] = "0" if name == "BN" else text
+    return out
 
 
 def attack_note(result: Result) -> str:
@@ -68,10 +82,7 @@ def attack_note(result: Result) -> str:
         why = "the best on validation of those under which every shadow model trained"
         reasons[best] = f"{reasons[best]}, and {why}" if best == centre else why
     told = [f"**{label(name)}** is {why}." for name, why in reasons.items() if name in result.attacks]
-    for name, record in result.unstable.items():
-        told.append(
-            f"Under **{label(name)}** a shadow model diverged ({record.numbers['diverged']}): it is not attacked."
-        )
+    told += [f"Under **{label(name)}** a shadow model diverged: it is not attacked." for name in result.unstable]
     return " ".join(told)
 
 
@@ -84,12 +95,12 @@ def alternative_rows(result: Result) -> list[dict[str, str]]:
         if arm.destroyed:
             continue
         gap = arm.accuracy["test"] - ours
-        row = {"alternative": label(arm.name, arm.epsilon), "test, arm − BN": _paired(gap, 3)}
-        row["keeps BN's utility"] = "yes" if gap.mean() >= -measures.UTILITY else "no"
+        row = {"alternative": label(arm.name, arm.epsilon)}
+        row["keeps utility"] = "yes" if gap.mean() >= -measures.UTILITY else "no"
         row["corrupted saved"] = _paired(_ours(result) - arm.accuracy["corrupted"])
         attacked = {"BN", arm.name} <= auc.keys()
-        row["AUC over outliers saved"] = _signed(auc["BN"], auc[arm.name]) if attacked else "not attacked"
-        row["test, shadow models, arm − BN"] = _signed(test[arm.name], test["BN"]) if attacked else "not attacked"
+        row["AUC saved"] = _signed(auc["BN"], auc[arm.name]) if attacked else "–"
+        row["test, shadow models, arm − BN"] = _signed(test[arm.name], test["BN"]) if attacked else "–"
         rows.append(row)
     return rows
 
@@ -108,7 +119,7 @@ def acts_rows(result: Result) -> list[dict[str, str]]:
 
 
 def verdict_rows(result: Result) -> list[dict[str, str]]:
-    """Table: each metric of the scorecard's rules, its margin, the effect, and whether it holds in this cell."""
+    """Table: each metric of the scorecard's rules, its least effect, the effect, and whether it holds in this cell."""
     rows = []
     for reading in READINGS:
         found = exp.cells(result, reading)
@@ -116,8 +127,10 @@ def verdict_rows(result: Result) -> list[dict[str, str]]:
             cells = {cell.metric: cell for cell in found.get(claim, [])}
             for metric in rules.RULES[claim].metrics:
                 cell = cells.get(metric.name)
-                row = {"claim": claim, "reading": reading, "metric": metric.says, "margin": f"{metric.margin:g}"}
-                row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]" if cell else "not comparable"
+                row = {"claim": claim, "reading": reading, "metric": metric.says.replace("penalised", "penalized")}
+                share = metric.name == "relative_cut"
+                row["least effect"] = percent(metric.margin) if share else f"{metric.margin:g}"
+                row["effect"] = _effect(cell) if cell else "not comparable"
                 rows.append(row | {"verdict": rules.cell_status(cell, metric) if cell else "no cell"})
     return rows
 
@@ -163,14 +176,14 @@ def private_note(result: Result) -> str:
     s = result.settings
     return (
         f"DP-SGD: the net with GroupNorm, each sample's gradient clipped to norm 1, learning rate {s.private_lr:g}; "
-        "ε is the privacy spent after the last epoch at δ = 0.00001."
+        "ε is the privacy spent after the last epoch at $\\delta = 10^{-5}$."
     )
 
 
 def glue_values(result: Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s, by_name = result.settings, {arm.name: arm for arm in measures.arms(result)}
-    values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool}"}
+    values = {"seeds": str(s.seeds), "epochs": str(s.epochs), "models": str(s.models), "pool": f"{s.pool:,}"}
     chosen = measures.chosen(result)
     roles = {"bn": "BN", "stop": "BN, early stopping", "chosen": chosen, "attacked": measures.attacked_penalty(result)}
     roles["middle"] = measures.middle(s).name
@@ -200,6 +213,9 @@ def glue_values(result: Result) -> dict[str, str]:
         values |= {f"dp-{i}-{g}": _mean(arm.accuracy[g]) if arm else "not shown" for g in ("corrupted", "test")}
     values["unstable-name"] = ", ".join(map(label, result.unstable)) or "none"
     values["broken"] = "; ".join(label(p.name) for p in points(s) if measures.destroyed(result, p.name))
+    gap = measures.auc_saved(result, "affine", "equal fit", "all") if "affine" in result.runs else None
+    values["affine-fit-auc-all"] = interval(gap, 3) if gap else "not comparable"
+    values["utility"] = f"{measures.UTILITY:g}"
     values["chance"] = f"{measures.chance(result):.2f}"
     for reading, prefix in zip(READINGS, ("", "fit-"), strict=True):
         found = exp.cells(result, reading)
@@ -208,8 +224,10 @@ def glue_values(result: Result) -> dict[str, str]:
             cells = {cell.metric: cell for cell in found.get(claim, [])}
             for metric in rules.RULES[claim].metrics:
                 c = cells.get(metric.name)
-                text = interval(Interval(c.effect, c.low, c.high, s.seeds), 3) if c else "no cell"
-                values[f"{claim}-{prefix}{metric.name}"] = text
+                values[f"{claim}-{prefix}{metric.name}"] = _effect(c) if c else "no cell"
+        for metric, saved in exp.alternatives(result, reading).items():
+            best = max(saved, key=lambda name: saved[name].mean, default=None)
+            values[f"C10-{prefix}{metric}-arm"] = label(best) if best else "none"
     for way, layers in measures.acts(result).items():
         for layer, ends in layers.items():
             for part, (start, end) in ends.items():
@@ -218,12 +236,18 @@ def glue_values(result: Result) -> dict[str, str]:
     return {f"rg-{name}": text for name, text in values.items()}
 
 
-def _note(result: Result, arm: measures.Arm) -> str:
+def _effect(cell: rules.Cell) -> str:
+    """ "+0.123 [+0.095, +0.151]", a share as "96 % [86, 106]"."""
+    if cell.metric == "relative_cut":
+        return f"{percent(cell.effect)} [{100 * cell.low:.0f}, {100 * cell.high:.0f}]"
+    return f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]"
+
+
+def _remark(result: Result, arm: measures.Arm) -> str:
     if arm.destroyed:
-        return "destroyed: it has not trained"
-    if arm.name == measures.chosen(result):
-        return "the penalty chosen on validation accuracy"
-    return "at the epoch of the best validation accuracy" if arm.family == "early stopping" else ""
+        diverged = not np.isfinite(arm.accuracy["clean"]).all()
+        return ", **destroyed** (diverged)" if diverged else ", **destroyed**"
+    return ", **chosen**" if arm.name == measures.chosen(result) else ""
 
 
 def _ours(result: Result) -> np.ndarray:

@@ -26,8 +26,8 @@
 #
 # The paper's own form is not known to us; this one may differ from it.
 #
-# What the theory predicts: in the single-channel model a bound on $|\gamma|/\sigma$ limits how fast a margin grows *through
-# the convolution's weights*, for every sample alike. It does not limit growth through $\gamma$, $\beta$ and what follows. And
+# What the theory predicts: in the single-channel model a bound on $|\gamma|/\sigma$ limits how fast a margin (how far the output
+# leans to the label) grows *through the convolution's weights*, for every sample alike. It does not limit growth through $\gamma$, $\beta$ and what follows. And
 # the ratio depends on the scale of the weights: a net can meet the bound by growing them, which raises $\sigma$ and changes
 # nothing in what it computes. So we expect slower fitting of everything, and we ask what is left once both nets fit the
 # clean images equally well.
@@ -100,6 +100,9 @@ plots.sweep(result)
 notebook.table(tables.point_rows(result))
 
 # %% [markdown]
+# The first columns are accuracies after the last epoch (with early stopping, at the epoch of the best validation accuracy).
+# *Chosen* is the penalty that is best on validation.
+#
 # "Too strong" is kept in on purpose, far outside what anybody should use: a penalty can stop a net from training, and then
 # it "prevents" memorization as well. An arm counts as destroyed when it diverged under any seed, or stayed below half of BN's
 # accuracy on clean training images.
@@ -109,16 +112,25 @@ notebook.table(tables.point_rows(result))
 # A practitioner has early stopping, weight decay, dropout, and another normalization or none: a line of code each. A penalty
 # is worth its trouble only if it does better than these.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-regularization-pareto", "caption": "Price and gain, arm by arm; best is bottom right. Numbers beside squares are weight / bound of the penalty, the ring marks the one chosen on validation. Above: accuracy on corrupted samples, lines span the seeds. Below, where the attack was run: AUC of LiRA over the outliers, lines span the middle half of the models. Destroyed arms are left out."}, "image": {"alt": "Two scatter plots with test accuracy on the horizontal axis. Above, accuracy on corrupted samples; below, area under the ROC curve of the membership attack over outliers. One labelled marker for each arm: BN, other normalizations, penalties, weight decay, dropout and early stopping."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-regularization-pareto", "caption": "Price and gain, arm by arm; best is bottom right. Arms that the chapter names have a label, the others are in the table above. Numbers beside squares are weight / bound of the penalty, the ring marks the one chosen on validation. Above: accuracy on corrupted samples, lines span the seeds. Below, where the attack was run: AUC of LiRA over the outliers, lines span the middle half of the models. Destroyed arms are left out."}, "image": {"alt": "Two scatter plots with test accuracy on the horizontal axis. Above, accuracy on corrupted samples; below, area under the ROC curve of the membership attack over outliers. One marker for each arm, most with a label: BN, other normalizations, penalties, weight decay, dropout and early stopping."}}
 plots.pareto(result)
 
 # %% tags=["hide-input"]
 notebook.table(tables.alternative_rows(result))
-notebook.say(tables.private_note(result))
+notebook.say(
+    "*Keeps utility*: test accuracy at most a point below BN's. AUC is that of LiRA over the outliers; a dash means that "
+    "the arm was not attacked. " + tables.private_note(result)
+)
 
 # %% tags=["hide-input"]
 notebook.say(tables.attack_note(result))
 notebook.table(tables.attack_rows(result), empty="There are no attacks to show.")
+
+# %% [markdown]
+# The same differences at equal fit, where BN and the arm fit their clean members equally well:
+
+# %% tags=["hide-input"]
+notebook.table(tables.attack_fit_rows(result), empty="There are no attacks to show.")
 
 # %% [markdown]
 # "All", "clean" and "outliers" are groups of samples of the pool. Intervals of attacks are paired over pairs of shadow models, which share one pool: they are conditional on it.
@@ -149,7 +161,7 @@ notebook.say(tables.equal_fit_note(result))
 #
 # The verdicts follow the rules in `bnmem/rules.py`, which were fixed before the first record was made. C10 takes the best
 # of the claim's alternatives (no normalization, the penalty) whose test accuracy is at most a point below BN's, so its effect
-# leans upwards. "No cell" means that the comparison cannot be made.
+# leans upwards; it may be another net in each of the two metrics. "No cell" means that the comparison cannot be made.
 
 # %% tags=["hide-input"]
 notebook.table(tables.verdict_rows(result))

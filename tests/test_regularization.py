@@ -137,8 +137,9 @@ def test_an_arm_that_has_not_trained_is_destroyed_and_never_chosen(numbers, gone
                for n in (numbers if isinstance(numbers, list) else [numbers] * 2)]  # fmt: skip
     r = result({FIRST: numbers})
     assert measures.destroyed(r, FIRST) == gone and (FIRST in measures.by_validation(r)) != gone
-    row = next(row for row in tables.point_rows(r) if row["arm"] == FIRST)
-    assert ("destroyed" in row["note"]) == gone
+    row = next(row for row in tables.point_rows(r) if row["arm"].startswith(FIRST))
+    assert ("destroyed" in row["arm"]) == gone
+    assert "diverged" not in " ".join([*row.values()][1:])  # said once, in the arm's name
     assert (FIRST in [row["alternative"] for row in tables.alternative_rows(r)]) != gone
 
 
@@ -170,10 +171,16 @@ def test_an_attack_in_which_a_model_diverged_gives_way_to_the_next_best_penalty_
     assert measures.chosen(r) == FIRST and measures.attacked_penalty(r) == OTHER
     assert effects(r)["auc_saved"] == pytest.approx(0.1)  # the better of none and OTHER
     assert effects(r)["relative_cut"] == pytest.approx(0.8)  # C9 stays with the chosen one
-    assert tables.attack_rows(r)[-1] == {"arm": FIRST} | dict.fromkeys(
-        list(tables.attack_rows(r)[0])[1:], "a model diverged"
-    )
-    assert "diverged (loss nan" in tables.attack_note(r) and f"**{OTHER}** is the best" in tables.attack_note(r)
+    first, *_, last = tables.attack_rows(r)
+    assert list(last) == list(first) and "a model diverged" in last.pop("arm") and set(last.values()) == {"–"}
+    assert [row["arm"] for row in tables.attack_fit_rows(r)] == [tables.label(name) for name in r.attacks][1:]
+    assert f"**{FIRST}** a shadow model diverged" in tables.attack_note(r) and "loss nan" not in tables.attack_note(r)
+    assert f"**{OTHER}** is the best" in tables.attack_note(r)
+    # each metric has its own best alternative, and the chapter can name both
+    assert list(exp.alternatives(r)["corrupted_saved"]) == ["none", FIRST]
+    assert list(exp.alternatives(r)["auc_saved"]) == ["none", OTHER]
+    assert tables.glue_values(r)["rg-C10-corrupted_saved-arm"] == FIRST
+    assert tables.glue_values(r)["rg-C10-auc_saved-arm"] == OTHER
     assert tables.glue_values(r)["rg-unstable-name"] == FIRST
     assert {row["what"] for row in tables.record_rows(r)} >= {f"shadow models, {FIRST}", f"shadow models, {OTHER}"}
 
@@ -266,8 +273,8 @@ def test_the_experiment_runs_from_nothing_and_draws_everything(there):
     for draw in (plots.sweep, plots.pareto, plots.acts, plots.equal_fit):
         assert draw(r).png() == draw(r).png()
     for make in (
-        tables.point_rows, tables.equal_fit_rows, tables.attack_rows, tables.alternative_rows, tables.acts_rows,
-        tables.verdict_rows, tables.record_rows,
+        tables.point_rows, tables.equal_fit_rows, tables.attack_rows, tables.attack_fit_rows, tables.alternative_rows,
+        tables.acts_rows, tables.verdict_rows, tables.record_rows,
     ):  # fmt: skip
         rows = make(r)
         assert rows and all(list(row) == list(rows[0]) for row in rows), make.__name__
@@ -416,6 +423,16 @@ def test_what_the_chapter_says_in_words_is_what_the_records_say(committed):
     assert list(r.unstable) == [chosen] and measures.auc_saved(r, measures.attacked_penalty(r)).mean < 0.01
     val = {name: measures.accuracy(r, name, "val") for name in (chosen, measures.attacked_penalty(r), middle)}
     assert np.ptp([v.mean() for v in val.values()]) < max(np.ptp(v) for v in val.values())
+    # C10, one net at a time: "no one net that the rule counts was shown to save both"; the middle did
+    saved = exp.alternatives(r)
+    margins = {m.name: m for m in rules.RULES["C10"].metrics}
+    for name in saved["corrupted_saved"].keys() & saved["auc_saved"].keys():
+        found = [exp.Cell(m, "", i.mean, i.low, i.high) for m, i in ((m, saved[m][name]) for m in margins)]
+        assert {rules.cell_status(c, margins[c.metric]) for c in found} != {"holds"}
+    assert list(saved["auc_saved"]) == ["none", measures.attacked_penalty(r)]
+    assert set(saved["corrupted_saved"]) == {"none", chosen} and middle not in (chosen, measures.attacked_penalty(r))
+    lost = measures.accuracy(r, "BN", "corrupted") - measures.accuracy(r, middle, "corrupted")
+    assert lost.min() > 0.05 and measures.auc_saved(r, middle).low > 0.01
     gone = [p.name for p in points(r.settings) if measures.destroyed(r, p.name)]
     assert gone == ["penalty 1, bound 0.25", "penalty 1, bound 0.5", "too strong"]
     assert all(any("diverged" in x.numbers for x in r.runs[name]) for name in gone)
