@@ -5,6 +5,7 @@ from scipy.stats import spearmanr
 
 from bnmem import exp_membership_inference as exp
 from bnmem import roc, rules
+from bnmem.digits import significant
 from bnmem.plots import LABELS, named
 from bnmem.plots_membership import GROUPS, pool_name, rates
 from bnmem.shadow_summary import ATTACKS, FPRS
@@ -75,12 +76,13 @@ def test_gap(result: exp.Result, rate: float, against: str) -> roc.Difference:
 
 def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
     """Table: the control, against every other arm; it says where the arms have no level in common."""
-    ours, rows = result.settings.norm, []
+    rows = []
     for rate in rates(result):
         for other in result.arms[1:]:
             control = exp.equal_fit(result, rate, other)
             row = {"pool": pool_name(rate, result.settings.corruption), "against": LABELS[other]}
-            row["epochs"] = " / ".join(map(str, control.epochs)) if control else "no common level"
+            both = f"{LABELS[result.settings.norm]} / other"
+            row[f"epochs, {both}"] = " / ".join(map(str, control.epochs)) if control else "no common level"
             row["accuracy on clean members"] = " / ".join(f"{v:.3f}" for v in control.fit) if control else "–"
             row["AUC"] = " / ".join(f"{v:.3f}" for v in control.aucs["all"]) if control else "–"
             row["difference at equal fit"] = signed(control.gap["all"]) if control else "not comparable"
@@ -89,7 +91,7 @@ def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
             else:
                 row["the same over outliers"] = "none there"
             row["difference at equal epochs"] = signed(exp.difference(result, rate, against=other))
-            rows.append({"arms": f"{LABELS[ours]} / {LABELS[other]}"} | row)
+            rows.append(row)
     return rows
 
 
@@ -144,7 +146,7 @@ def sample_rows(result: exp.Result, most: int = 6) -> list[dict[str, str]]:
             row["d′"] = f"{table['d_prime'][i]:.1f}"
             row["memorization"] = f"{table['memorization'][i]:.2f} ± {table['memorization_se'][i]:.2f}"
             for epoch in (epochs[0], epochs[len(epochs) // 2], epochs[-1]):
-                row[f"gradient norm, epoch {epoch}"] = f"{table[f'norm_{epoch}'][i]:.2g}"
+                row[f"gradient norm, epoch {epoch}"] = significant(table[f"norm_{epoch}"][i], 3)
             rows.append(row)
     return rows
 
@@ -179,7 +181,7 @@ def audit_rows(result: exp.Result) -> list[dict[str, str]]:
 
 
 def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
-    """Table: each metric of the scorecard's rules, its margin, the effect, and whether it holds in this cell."""
+    """Table: each metric of the scorecard's rules, its least effect, the effect, and whether it holds in this cell."""
     rows = []
     for reading in READINGS:
         for claim, found in exp.cells(result, reading).items():
@@ -190,7 +192,7 @@ def verdict_rows(result: exp.Result) -> list[dict[str, str]]:
                     "claim": claim,
                     "reading": reading,
                     "metric": named(metric.says, result.arms),
-                    "margin": f"{metric.margin:g}",
+                    "least effect": f"{metric.margin:g}",
                 }
                 row["effect"] = f"{cell.effect:+.3f} [{cell.low:+.3f}, {cell.high:+.3f}]"
                 rows.append(row | {"verdict": rules.cell_status(cell, metric)})
@@ -215,7 +217,9 @@ def record_rows(result: exp.Result) -> list[dict[str, str]]:
 def glue_values(result: exp.Result) -> dict[str, str]:
     """The numbers that the chapter's prose quotes, as text, by name."""
     s = result.settings
-    values = {"models": str(s.models), "pool": str(s.pool), "epochs": str(s.epochs)}
+    values = {"models": str(s.models), "pool": f"{s.pool:,}", "epochs": str(s.epochs), "scored": str(len(s.scored))}
+    values["reference"] = str((s.models - 2) // 2)  # the target and its partner are left out
+    values["then-apart"], values["after-apart"] = _points_of_test_accuracy(result)
     for rate in rates(result):
         name = f"{100 * rate:g}"
         for arm, role in ((s.norm, "ours"), (s.against, "theirs")):
@@ -225,17 +229,22 @@ def glue_values(result: exp.Result) -> dict[str, str]:
         values[f"{name}-fit"] = f"{np.mean(control.fit):.3f}" if control else "no common level"
         values[f"{name}-fit-epochs"] = " and ".join(map(str, control.epochs)) if control else "no common level"
         values[f"{name}-fit-gap"] = signed(control.gap["all"]) if control else "not comparable"
+        for other in result.arms[2:]:
+            further = exp.equal_fit(result, rate, other)
+            values[f"{name}-{other}-fit-gap"] = signed(further.gap["all"]) if further else "not comparable"
+            values[f"{name}-{other}-fit"] = f"{np.mean(further.fit):.3f}" if further else "no common level"
         values[f"{name}-test-gap"] = signed(test_gap(result, rate, s.against))
         for group in exp.groups(result, rate)[1:]:
             values[f"{name}-{group}-gap"] = signed(exp.difference(result, rate, group))
             values[f"{name}-{group}-fit-gap"] = signed(control.gap[group]) if control else "not comparable"
             for arm, role in ((s.norm, "ours"), (s.against, "theirs")):
                 values[f"{name}-{group}-{role}"] = f"{exp.auc(result, rate, arm, group)[-1].mean():.3f}"
+    roles = {LABELS[s.norm]: "", LABELS[s.against]: "-theirs"}
     for row in foretell_rows(result):
-        if row["arm"] == LABELS[s.norm]:
-            what = f"{row['samples']}-{'risk' if row['norm against'] == 'd′' else 'memorization'}"
+        if row["arm"] in roles:
+            what = f"{row['samples']}-{'risk' if row['norm against'] == 'd′' else 'memorization'}{roles[row['arm']]}"
             values["foretell-epoch"] = epoch = list(row)[3 + len(s.measured) // 2].removeprefix("epoch ")
-            values[f"foretell-{what}"] = row[f"epoch {epoch}"]
+            values[f"foretell-{what}"] = row[f"epoch {epoch}"].removeprefix("+")
     for claim in ("C4", "C5"):
         values[f"{claim}-verdict"] = verdict(result, claim)
         values[f"{claim}-fit-verdict"] = verdict(result, claim, "equal fit")
@@ -245,3 +254,16 @@ def glue_values(result: exp.Result) -> dict[str, str]:
         values |= {"audit-ceiling": f"{n['ceiling']:.2f}", "audit-confidence": f"{100 * n['confidence']:g} %"}
         values |= {"audit-guesses": str(n["guesses"]), "audit-canaries": str(n["canaries"])}
     return {f"mi-{name}": text for name, text in values.items()}
+
+
+def _points_of_test_accuracy(result: exp.Result) -> tuple[str, str]:
+    """The most, over the pools, that mean test accuracies differ by: of the two arms where they fit equally well, and
+    of the arm under study from there to its last epoch; "0.9 points"."""
+    s, then, after = result.settings, [], []
+    for rate in rates(result):
+        if control := exp.equal_fit(result, rate):
+            ours, theirs = (exp.accuracy(result, rate, arm, "test").mean(axis=1) for arm in (s.norm, s.against))
+            i, j = (s.scored.index(epoch) for epoch in control.epochs)
+            then.append(abs(ours[i] - theirs[j]))
+            after.append(abs(ours[-1] - ours[i]))
+    return tuple(f"{100 * max(found):.1f} points" if found else "not comparable" for found in (then, after))
