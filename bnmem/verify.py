@@ -75,7 +75,7 @@ def recompute(record: Record, progress: bool = False) -> Outcome:
     job = job_of(record)
     if job.key() != record.key:
         return Outcome(record, False, "its key does not fit: other images, or settings whose defaults changed")
-    was = "diverged" in record.numbers
+    was = _diverged(record)
     try:
         with shadow_cache.scratch():
             new = job.compute(progress)
@@ -86,6 +86,11 @@ def recompute(record: Record, progress: bool = False) -> Outcome:
             return Outcome(record, True, "equal bit by bit (same processor model, threads and versions)")
         return Outcome(record, False, "NOT equal bit by bit, on the same processor model, threads and versions")
     return _within_tolerance(record, new)
+
+
+def _diverged(record: Record) -> bool:
+    """Whether the record says that its training diverged (a search lists the rates at which one did)."""
+    return isinstance(record.numbers.get("diverged"), str)
 
 
 def equal(a: Record, b: Record) -> bool:
@@ -104,7 +109,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _within_tolerance(old: Record, new: Record) -> Outcome:
     other = "on another processor, thread number or version"
-    was, now = ("diverged" in record.numbers for record in (old, new))
+    was, now = _diverged(old), _diverged(new)
     if was or now:
         return Outcome(
             old, was == now, f"{'diverges' if now else 'trains'} {'again' if was == now else 'NOW'}, {other}"
