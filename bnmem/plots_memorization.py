@@ -81,8 +81,8 @@ def cover(result: exp.Result) -> Figure:
             _seeds_and_mean(left, result.runs["same", "flip", arm], "corrupted", "accuracy", arm)
         _against_clean(right, result, "same", "flip")
         left.axvline(result.settings.epochs, color=COLOURS["grey"], lw=1, ls=":")
-        left.set(title="At equal epochs, BN has memorized more", xlabel="epoch", ylabel="accuracy on flipped labels")
-        right.set_title("At equal fit, the arms lie close together")
+        left.set(title="At equal epochs, BN is ahead on average", xlabel="epoch", ylabel="accuracy on flipped labels")
+        right.set_title("At equal fit, the arms overlap")
         left.legend(loc="lower right")
     return figure
 
