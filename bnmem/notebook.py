@@ -3,6 +3,7 @@
 Works in Jupyter, Colab and papermill; needs nothing but IPython there.
 """
 
+import re
 from collections.abc import Iterable
 
 from IPython.display import Markdown, display
@@ -11,6 +12,7 @@ from bnmem.errors import InputError
 from bnmem.settings import reject_unknown
 
 CONTROLS = ("profile", "fresh")
+TOGETHER = re.compile(r"\[[+\-−]?\.?\d[^\[\]]*\]|\d+ / \d+ / \d+")  # intervals and counts: no line breaks inside
 
 
 def parameters(namespace: dict, before: set[str], settings: type) -> dict:
@@ -30,7 +32,10 @@ def parameters(namespace: dict, before: set[str], settings: type) -> dict:
 
 
 def settings_of(given: dict, settings: type):
-    """The settings object of `parameters(...)`: the profile's, changed where a parameter is not None."""
+    """The settings object of `parameters(...)`: the profile's, changed where a parameter is not None. The smallest
+    profile is announced: what the page then shows is no result."""
+    if given["profile"] == "smoke":
+        say("**Smoke size.** It shows that everything works; its numbers are no results, the text is the full size's.")
     return settings.of(given["profile"], {name: value for name, value in given.items() if name not in CONTROLS})
 
 
@@ -43,7 +48,7 @@ def table(rows: list[dict[str, str]], empty: str = "Nothing to show.") -> None:
     """Show rows with equal keys as a table."""
     if not rows:
         return say(empty)
-    lines = [list(rows[0]), ["---"] * len(rows[0]), *([str(v) for v in row.values()] for row in rows)]
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *([_together(str(v)) for v in row.values()] for row in rows)]
     say("\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines))
 
 
@@ -54,7 +59,14 @@ def notes(lines: Iterable[str]) -> None:
 
 
 def glue(**values: str) -> None:
-    """Hand texts to the book's prose pages: MyST-NB's glue, without the need to have MyST-NB installed."""
+    """Hand texts to the book's prose pages: MyST-NB's glue, without the need to have MyST-NB installed.
+
+    Quoted, since MyST-NB reads a text as a Python literal where it can: 0.30 would come out as 0.3.
+    """
     for name, text in values.items():
         meta = {"scrapbook": {"name": name, "mime_prefix": "application/papermill.record/"}}
-        display({"application/papermill.record/text/plain": text}, metadata=meta, raw=True)
+        display({"application/papermill.record/text/plain": repr(_together(text))}, metadata=meta, raw=True)
+
+
+def _together(text: str) -> str:
+    return TOGETHER.sub(lambda found: found[0].replace(" ", "\u00a0"), text)
