@@ -63,7 +63,9 @@ def forest(card: Scorecard, claims: tuple[str, ...]) -> Figure:
         height = 1.5 + 0.27 * max(len(wheres), 1)
         figure, axes = panels(1, max(len(metrics), 1), width=10, height=height, sharey=True)
         for ax, (claim, metric) in zip(axes[0], metrics, strict=False):
-            _column(ax, claim, metric, card, wheres, named=len(claims) > 1)
+            title = f"{claim}: {SHORT[metric.name]}" if len(claims) > 1 else SHORT[metric.name]
+            ax.set_title("\n".join(textwrap.wrap(title, 72 // len(metrics))), fontsize=9.5)
+            _column(ax, claim, metric, card, wheres)
         axes[0][0].set_yticks(range(len(wheres)), [proper(where) for where in wheres], fontsize=8.5)
         axes[0][0].set_ylim(len(wheres) - 0.4, -0.7)
     return figure
@@ -80,7 +82,7 @@ def unreached(cell: Cell) -> bool:
     return cell.metric == "log2_epochs_to_half" and cell.low == cell.high == 0
 
 
-def _column(ax, claim: str, metric: Metric, card: Scorecard, wheres: list[str], named: bool) -> None:
+def _column(ax, claim: str, metric: Metric, card: Scorecard, wheres: list[str]) -> None:
     marks = [
         (cell, wheres.index(cell.where) + below, fill)
         for reading, below, fill in ((FACE, 0.0, True), (FIT, 0.3, False))
@@ -96,8 +98,6 @@ def _column(ax, claim: str, metric: Metric, card: Scorecard, wheres: list[str], 
     ax.axvline(0, color=COLOURS["grey"], lw=1, ls=":")
     if metric.margin:
         ax.axvline(metric.margin, color=COLOURS["grey"], lw=1, ls="--")
-    title = f"{claim}: {SHORT[metric.name]}" if named else SHORT[metric.name]
-    ax.set_title("\n".join(textwrap.wrap(title, 24)), fontsize=9.5)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=4))
     ax.tick_params(axis="x", labelsize=8.5)
     ax.grid(visible=False, axis="y")
@@ -118,13 +118,27 @@ def scorecard_rows(card: Scorecard) -> list[dict[str, str]]:
     """Table: every claim, its verdict at face value and at equal fit, and how its cells fell."""
     rows = []
     for claim, rule in RULES.items():
-        row = {"claim": claim, "the paper's statement": rule.states, "verdict": card.verdict(claim)}
+        row = {
+            "claim": claim,
+            "the paper's statement": _as_the_book_spells(rule.states),
+            "verdict": card.verdict(claim),
+        }
         row["cells (holds / open / fails)"] = counts(card, claim, FACE)
         theorem = not rule.metrics
         row["at equal fit"] = "" if theorem else at_equal_fit(card, claim)
         row["cells at equal fit"] = counts(card, claim, FIT)
         rows.append(row)
     return rows
+
+
+def _as_the_book_spells(text: str) -> str:
+    for old, new in {
+        "(gamma/sigma)^2": "(γ/σ)²",
+        "normalisation": "normalization",
+        "regulariser": "regularizer",
+    }.items():
+        text = text.replace(old, new)
+    return text
 
 
 def at_equal_fit(card: Scorecard, claim: str) -> str:

@@ -73,7 +73,7 @@ def test_the_box_tells_how_to_run_it_and_everything_in_it_exists(soup, name):
     own = name.removeprefix("notebooks/")
     assert ("the records" in links) == (repository / "results" / own).is_dir()
     commands = "\n".join(block.text for block in box.select("pre"))
-    given = re.search(rf"papermill {name}\.ipynb \\\n +out\.ipynb((?: -p \w+ \w+)*)", commands)[1]
+    given = re.search(rf"papermill \\\n +{name}\.ipynb out\.ipynb((?: -p \w+ \w+)*)", commands)[1]
     known = tool("book_extension").parameter_names((ROOT / f"{name}.py").read_text())
     assert "BNMEM_RESULTS=my-results" in commands  # a first try replaces no record of the book
     assert given and set(re.findall(r"-p (\w+)", given)) <= set(known)

@@ -82,7 +82,7 @@ def add_rerun_box(app: Sphinx, doctree: nodes.document) -> None:
     unset = " (from a published book: this build has no address yet)" if address.startswith("-") else ""
     box += _line("In the browser, nothing to install: ", ("open it in Colab", colab), f"{unset}.")
     box += _line("On your machine, small and from nothing; ", ("more on parameters", _howto(app)), ":")
-    run = f".venv/bin/papermill {folder}/{name}.ipynb \\\n    out.ipynb {small}".rstrip()
+    run = f".venv/bin/papermill \\\n    {folder}/{name}.ipynb out.ipynb {small}".rstrip()
     box += _shell(f"BNMEM_RESULTS=my-results {run}" if small else run)
     box += _line("As shown here, from stored records, where it has any; the second line computes everything anew:")
     box += _shell(f"make notebooks NAMES={name}\nmake fresh NAMES={name}")
