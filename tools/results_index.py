@@ -25,7 +25,8 @@ what was computed, from what, when and with which code. This page is generated (
 fails when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
 
 With the environment of `make` active (`. .venv/bin/activate`): to recompute one record and compare it,
-`python -m bnmem verify KEY`; to recompute a whole experiment, `python -m bnmem run NAME --fresh`. Keys are file names in `results/`; each notebook lists its own in its last table.
+`python -m bnmem verify KEY`; to recompute a whole experiment, `python -m bnmem run NAME --fresh`. Keys are file names in
+`results/`; each notebook lists its own in its last table.
 """
 
 
