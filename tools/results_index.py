@@ -24,9 +24,9 @@ by its notebook, a measured number in prose is handed over by a notebook, and th
 what was computed, from what, when and with which code. This page is generated (`python tools/results_index.py`). A test
 fails when it is out of date, when a figure or number leads to no notebook, or a notebook to a record that is not there.
 
-With the environment of `make` active (`. .venv/bin/activate`): to recompute one record and compare it,
-`python -m bnmem verify KEY`; to recompute a whole experiment, `python -m bnmem run NAME --fresh`. Keys are file names in
-`results/`; each notebook lists its own in its last table.
+With the environment of `make` active (`. .venv/bin/activate`), `python -m bnmem verify KEY` recomputes one record and
+compares it; `python -m bnmem run NAME --fresh` recomputes a whole experiment. Keys are file names in `results/`; each
+notebook lists its own in its last table.
 """
 
 
