@@ -80,17 +80,16 @@ def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
     for rate in rates(result):
         for other in result.arms[1:]:
             control = exp.equal_fit(result, rate, other)
-            row = {"pool": pool_name(rate, result.settings.corruption), "against": LABELS[other]}
+            row = {"pool": f"{pool_name(rate, result.settings.corruption)}; against {LABELS[other]}"}
             both = f"{LABELS[result.settings.norm]} / other"
             row[f"epochs, {both}"] = " / ".join(map(str, control.epochs)) if control else "no common level"
-            row["accuracy on clean members"] = " / ".join(f"{v:.3f}" for v in control.fit) if control else "–"
-            row["AUC"] = " / ".join(f"{v:.3f}" for v in control.aucs["all"]) if control else "–"
-            row["difference at equal fit"] = signed(control.gap["all"]) if control else "not comparable"
+            row["clean accuracy"] = f"{np.mean(control.fit):.3f}" if control else "–"
+            row["AUC, at equal fit"] = signed(control.gap["all"]) if control else "not comparable"
             if "outliers" in exp.groups(result, rate):
-                row["the same over outliers"] = signed(control.gap["outliers"]) if control else "not comparable"
+                row["over outliers"] = signed(control.gap["outliers"]) if control else "not comparable"
             else:
-                row["the same over outliers"] = "none there"
-            row["difference at equal epochs"] = signed(exp.difference(result, rate, against=other))
+                row["over outliers"] = "none there"
+            row["AUC, at equal epochs"] = signed(exp.difference(result, rate, against=other))
             rows.append(row)
     return rows
 

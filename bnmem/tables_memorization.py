@@ -17,8 +17,8 @@ def face_value_rows(result: exp.Result) -> list[dict[str, str]]:
     for kind in result.settings.corruptions:
         for tuning in exp.TUNINGS:
             row = {"corrupted by": KINDS[kind], "tuning": f"{TUNING[tuning]} ({_rates(result, tuning, kind)})"}
-            for arm in result.arms:
-                row[f"accuracy, {LABELS[arm]}"] = f"{exp.at_epoch(result, tuning, kind, arm).mean():.2f}"
+            means = [exp.at_epoch(result, tuning, kind, arm).mean() for arm in result.arms]
+            row[f"accuracy, {_both(result)}"] = " / ".join(f"{mean:.2f}" for mean in means)
             row["difference"] = interval(exp.difference(result, tuning, kind))
             for arm in result.arms:
                 row[f"epochs to half, {LABELS[arm]}"] = _epochs(
@@ -50,9 +50,7 @@ def equal_fit_rows(result: exp.Result) -> list[dict[str, str]]:
             if control:
                 level, values, gap = control
                 row = {"corrupted by": KINDS[kind], "tuning": TUNING[tuning], "clean accuracy": f"{level:g}"}
-                row |= {
-                    f"accuracy, {LABELS[arm]}": f"{v.mean():.2f}" for arm, v in zip(result.arms, values, strict=True)
-                }
+                row[f"accuracy, {_both(result)}"] = " / ".join(f"{arm.mean():.2f}" for arm in values)
                 row |= {"difference at equal fit": interval(gap)}
                 row |= {"difference at equal epochs": interval(exp.difference(result, tuning, kind))}
                 rows.append(row)
@@ -89,6 +87,10 @@ def record_rows(result: exp.Result) -> list[dict[str, str]]:
 def _searched(record) -> np.ndarray:
     """Mean validation accuracy of every learning rate that a search has tried, NaN where one diverged."""
     return np.mean(np.array(record.numbers["val_accuracy"], float), axis=1)
+
+
+def _both(result: exp.Result) -> str:
+    return " / ".join(LABELS[arm] for arm in result.arms)
 
 
 def _rates(result: exp.Result, tuning: str, kind: str) -> str:

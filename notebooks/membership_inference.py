@@ -121,7 +121,8 @@ notebook.table(tables.accuracy_rows(result))
 # with 5 % outliers it lies behind the arm that has its affine part only. A fair question is therefore what the attack
 # reaches when both arms fit their clean members *equally well*. The scores were stored after a dozen epochs that were
 # fixed beforehand. Of all pairs of epochs at which the arms' accuracies on clean members agree to half a point, the
-# table takes the one with the best fit; the AUC plays no part in the choice.
+# table takes the one with the best fit; the AUC plays no part in the choice. "Clean accuracy" is
+# the mean of the two arms' on clean members there; the last columns are differences of AUC, BN minus the other arm.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-membership-equal-fit", "caption": "The control. AUC over all samples against the accuracy on clean members, one dot a scored epoch. If BN leaked more for the same fit, its line would lie above the others. The vertical line is where the table compares."}, "image": {"alt": "Line plots of the AUC of LiRA against the accuracy on clean members, one line for each normalization, in three pools."}}
 plots.equal_fit(result)

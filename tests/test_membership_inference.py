@@ -77,7 +77,7 @@ def test_no_common_level_of_fit_is_said():
     r = result(made_up([0.5, 0.6, 0.7], [0.5, 0.7, 0.9]), made_up([0.5, 0.5, 0.6], [0.4, 0.49, 0.71]))
     assert exp.equal_fit(r, 0.05) is None and exp.cells(r, "equal fit") == {}
     row = tables.equal_fit_rows(r)[0]
-    assert row["epochs, BN / other"] == "no common level" and row["difference at equal fit"] == "not comparable"
+    assert row["epochs, BN / other"] == "no common level" and row["AUC, at equal fit"] == "not comparable"
     assert tables.verdict(r, "C4", "equal fit") == rules.UNMEASURED
 
 
