@@ -47,6 +47,7 @@ SHORT = {
 QUOTED = {
     "flip-fashion": ("C1", "corrupted_accuracy", "fashion_mnist / lenet / 5 % flip, 5,000 images"),
     "flip-cifar10-lenet": ("C1", "corrupted_accuracy", "cifar10 / lenet / 5 % flip, 5,000 images"),
+    "noisy-cifar10-resnet8": ("C3", "log2_norm_batch_over_none", "cifar10 / resnet8 / 5 % flip, 5,000 images"),
     "flip-cifar10-resnet8": ("C1", "corrupted_accuracy", "cifar10 / resnet8 / 5 % flip, 5,000 images"),
 }
 
@@ -215,6 +216,7 @@ def glue_values(card: Scorecard) -> dict[str, str]:
         values |= {f"{claim}-fit-held": held or "0", f"{claim}-fit-all": str(len(card.of(claim, FIT)))}
         for metric in rule.metrics:
             values[f"{claim}-{metric.name}"] = counts(card, claim, FACE, metric.name)
+            values[f"{claim}-fit-{metric.name}"] = counts(card, claim, FIT, metric.name)
         values[f"{claim}-unreached"] = str(sum(map(unreached, card.of(claim))))
     for name, (claim, metric, where) in QUOTED.items():
         for reading, end in ((FACE, ""), (FIT, "-fit")):
