@@ -77,7 +77,7 @@ def test_the_colab_button_opens_the_notebook_at_the_stamped_address_and_prose_ha
 def test_numbers_in_the_prose_are_glued_and_arrive(pages):
     for name in ("book/intro.html", "book/forced_memorization.html"):
         text = pages[name].get_text()
-        assert re.search(r"[+-]0\.\d\d \[[+-]0\.\d\d, [+-]0\.\d\d\]", text), name
+        assert re.search(r"[+-]0\.\d\d \[[+-]0\.\d\d,\s[+-]0\.\d\d\]", text), name
         assert "fm-" not in text and "glue" not in text
 
 
