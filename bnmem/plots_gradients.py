@@ -4,10 +4,9 @@ import numpy as np
 
 from bnmem import exp_gradient_norms as exp
 from bnmem import rules
-from bnmem.digits import significant
 from bnmem.grads import DEFINITIONS
 from bnmem.plots import COLOURS, LABELS, LINES, Figure, named, panels, style
-from bnmem.stats import Interval, interval, t_interval
+from bnmem.stats import Interval, factor, interval, of_cell, t_interval
 
 MEANS = {
     "eval": "the deployed net, running statistics",
@@ -129,7 +128,7 @@ def definition_rows(result: exp.Result) -> list[dict[str, str]]:
     for d in DEFINITIONS:
         inside, across = exp.cells(result, d)["C3"]
         row = {"definition": d, "meaning": MEANS[d]}
-        row |= {"noisy over clean": _factor(inside), f"noisy, {_name(result)}": _factor(across)}
+        row |= {"noisy over clean": factor(of_cell(inside)), f"noisy, {_name(result)}": factor(of_cell(across))}
         rows.append(row | {"C3": " / ".join(_statuses(result, d))})
     return rows
 
@@ -189,7 +188,7 @@ def glue_values(result: exp.Result) -> dict[str, str]:
     values = {"epoch": str(result.settings.compared), "seeds": str(result.settings.seeds)}
     for d in DEFINITIONS:
         inside, across = exp.cells(result, d)["C3"]
-        values |= {f"{d}-inside": _factor(inside), f"{d}-across": _factor(across)}
+        values |= {f"{d}-inside": factor(of_cell(inside)), f"{d}-across": factor(of_cell(across))}
         values[f"{d}-status"] = " / ".join(_statuses(result, d))
     for i, half in enumerate(("first", "second")):
         by_status = {}
@@ -244,16 +243,6 @@ def _close_to_theory(result: exp.Result) -> tuple[float, float]:
             run = [*run, epoch] if epoch > 0 and gap <= CLOSE else []
             best = max(best, run, key=len)
     return (best[0], best[-1]) if best else (np.nan, np.nan)
-
-
-def factor(i: Interval) -> str:
-    """A log2 interval as a factor, with three significant digits: "1.90 [1.52, 2.40]"."""
-    mean, low, high = (significant(2**value, 3) for value in (i.mean, i.low, i.high))
-    return f"{mean} (one value)" if i.n == 1 else f"{mean} [{low}, {high}]"
-
-
-def _factor(cell: rules.Cell) -> str:
-    return factor(Interval(cell.effect, cell.low, cell.high, 1 if np.isnan(cell.low) else 2))
 
 
 def _name(result: exp.Result) -> str:

@@ -7,11 +7,12 @@ import textwrap
 from matplotlib.ticker import MaxNLocator
 
 from bnmem import rules
+from bnmem.digits import significant
 from bnmem.grid_cells import FACE, FIT
 from bnmem.plots import COLOURS, Figure, panels, style
 from bnmem.rules import RULES, Cell, Metric
 from bnmem.scorecard import Scorecard
-from bnmem.stats import Interval, interval
+from bnmem.stats import factor, interval, of_cell
 
 STATUS = {"holds": ("batch", "o"), "open": ("grey", "D"), "fails": ("none", "s")}
 PROPER = {
@@ -47,6 +48,9 @@ SHORT = {
 QUOTED = {
     "flip-fashion": ("C1", "corrupted_accuracy", "fashion_mnist / lenet / 5 % flip, 5,000 images"),
     "flip-cifar10-lenet": ("C1", "corrupted_accuracy", "cifar10 / lenet / 5 % flip, 5,000 images"),
+    "attack-fashion-resnet8": ("C4", "auc_gap_5_percent", "fashion_mnist / resnet8"),
+    "attack-cifar10-resnet8": ("C4", "auc_gap_5_percent", "cifar10 / resnet8"),
+    "attack-clean-fashion-resnet8": ("C5", "auc_gap_0_percent", "fashion_mnist / resnet8"),
     "noisy-cifar10-resnet8": ("C3", "log2_norm_batch_over_none", "cifar10 / resnet8 / 5 % flip, 5,000 images"),
     "flip-cifar10-resnet8": ("C1", "corrupted_accuracy", "cifar10 / resnet8 / 5 % flip, 5,000 images"),
 }
@@ -168,7 +172,7 @@ def cell_rows(card: Scorecard, claim: str) -> list[dict[str, str]]:
                     "cell": proper(cell.where),
                     "learning rates, BN / none": _rates(card, cell),
                     "metric": SHORT[metric.name].replace("log2 ", "factor: "),
-                    "least effect": _factor(metric.margin) if _is_log(metric.name) else f"{metric.margin:g}",
+                    "least effect": significant(2**metric.margin, 3) if _is_log(metric.name) else f"{metric.margin:g}",
                     "effect": _text(cell),
                     "status": _status(cell, metric),
                     "at equal fit": _text(at_fit.get(cell.where)),
@@ -189,18 +193,10 @@ def _is_log(metric: str) -> bool:
     return metric.startswith("log2")
 
 
-def _factor(value: float) -> str:
-    factor = 2.0**value
-    return f"{factor:.2f}" if factor < 100 else f"{factor:,.0f}" if factor < 1e5 else "over 100,000"
-
-
 def _text(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    if _is_log(cell.metric):
-        mean, low, high = (_factor(value) for value in (cell.effect, cell.low, cell.high))
-        return mean if math.isnan(cell.low) else f"{mean} [{low}, {high}]"
-    return interval(Interval(cell.effect, cell.low, cell.high, 1 if math.isnan(cell.low) else 2))
+    return factor(of_cell(cell)) if _is_log(cell.metric) else interval(of_cell(cell))
 
 
 def glue_values(card: Scorecard) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from bnmem.digits import significant
 from bnmem.errors import InputError
 
 
@@ -51,3 +52,14 @@ def interval(i: Interval, digits: int = 2, sign: str = "+") -> str:
     """ "+0.24 [+0.10, +0.38]"; the mean alone where one value gives no interval. sign "" leaves the plus out."""
     mean, low, high = (f"{value:{sign}.{digits}f}" for value in (i.mean, i.low, i.high))
     return f"{mean} (one value)" if i.n == 1 else f"{mean} [{low}, {high}]"
+
+
+def factor(i: Interval, digits: int = 3) -> str:
+    """A log2 interval as a factor with so many significant digits: "1.90 [1.52, 2.40]"."""
+    mean, low, high = (significant(2**value, digits) for value in (i.mean, i.low, i.high))
+    return f"{mean} (one value)" if i.n == 1 else f"{mean} [{low}, {high}]"
+
+
+def of_cell(cell) -> Interval:
+    """A scorecard's cell (effect, low, high) as an interval; n is 1 where it has no bounds, else unknown and 2."""
+    return Interval(cell.effect, cell.low, cell.high, 1 if np.isnan(cell.low) else 2)

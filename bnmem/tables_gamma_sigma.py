@@ -6,7 +6,7 @@ from bnmem import exp_gamma_sigma as exp
 from bnmem import rules
 from bnmem.digits import percent
 from bnmem.plots_gamma_sigma import archs, inits, name_of, set_name
-from bnmem.stats import Interval, interval
+from bnmem.stats import Interval, factor, interval
 
 READING_NAMES = {
     "ratio": "γ/σ",
@@ -41,7 +41,7 @@ def reading_rows(result: exp.Result) -> list[dict[str, str]]:
             row |= {"reading": READING_NAMES[reading], "layers": str(values.shape[1])}
             row["before"] = "-" if running else f"{values[..., 0].mean():.2f}"
             row["after"] = f"{values[..., -1].mean():.2f}"
-            row["factor"] = factor(found["log2_ratio_change"])
+            row["factor"] = factor(found["log2_ratio_change"], 2)
             row["above 1 before"] = "-" if running else percent(exp.share_before(records, reading))
             rows.append(row | {"above 1 after": percent(found["share_above_one"].mean + 0.5)})
     return rows
@@ -117,7 +117,7 @@ def glue_values(result: exp.Result) -> dict[str, str]:
             means = np.array([_known(exp.by_layer(r, reading)).mean(axis=0) for r in records]).mean(axis=0)
             found = exp.effects(records, reading)
             values[f"{name}-{short}before"], values[f"{name}-{short}after"] = f"{means[0]:.2f}", f"{means[-1]:.2f}"
-            values[f"{name}-{short}change"] = factor(found["log2_ratio_change"])
+            values[f"{name}-{short}change"] = factor(found["log2_ratio_change"], 2)
             values[f"{name}-{short}times"] = f"{2 ** found['log2_ratio_change'].mean:.2f}"
             values[f"{name}-{short}climb"] = f"{means[-1] / means.min():.2f}"
             values[f"{name}-{short}share"] = percent(found["share_above_one"].mean + 0.5)
@@ -129,13 +129,6 @@ def glue_values(result: exp.Result) -> dict[str, str]:
         for group in ("clean", "test"):
             values[f"{name}-{group}"] = f"{np.mean([r.numbers['accuracy'][group][-1] for r in records]):.2f}"
     return {f"gs-{name}": text for name, text in values.items()}
-
-
-def factor(i: Interval) -> str:
-    """A log2 interval as a factor: "0.48 [0.41, 0.55]"."""
-    if i.n == 1:
-        return f"{2**i.mean:.2f} (one value)"
-    return f"{2**i.mean:.2f} [{2**i.low:.2f}, {2**i.high:.2f}]"
 
 
 def _arm(arch: str, init: str, decay: float | None = None) -> str:

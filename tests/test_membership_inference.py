@@ -256,10 +256,17 @@ def test_words_on_other_data_are_what_the_grid_says(committed):
     """book/membership_inference.md names four data sets with LeNet, each arm at its own learning rate."""
     metrics = {m.name: m for m in rules.RULES["C4"].metrics}
     found = {}
-    for cell in scorecard.collect(exp_grid.Grid()).of("C4"):
+    card = scorecard.collect(exp_grid.Grid())
+    for cell in card.of("C4"):
         found.setdefault(cell.where, []).append(rules.cell_status(cell, metrics[cell.metric]))
     assert found["fashion_mnist / lenet"] == found["cifar10 / lenet"] == ["fails", "fails"]
     assert found["mnist / lenet"] == found["cifar100 / lenet"] == ["holds", "open"]
+    gaps = {c.where: c.effect for c in card.of("C4") if c.metric == "auc_gap_5_percent"}
+    for dataset in ("fashion_mnist", "cifar10"):  # "ResNet-8 leaks more"
+        assert found[f"{dataset} / resnet8"] == ["holds"] and gaps[f"{dataset} / resnet8"] > gaps[f"{dataset} / lenet"]
+    (metric,) = rules.RULES["C5"].metrics
+    left = [c.where for c in card.of("C5", "equal fit") if rules.cell_status(c, metric) == "holds"]
+    assert left == ["fashion_mnist / resnet8"]  # "one cell of C5 is left"
 
 
 def test_the_risk_table_joins_the_readings_of_one_sample(there):

@@ -5,7 +5,8 @@ import pytest
 from scipy import stats as scipy_stats
 
 from bnmem.errors import InputError
-from bnmem.stats import first_crossing, interval, t_interval, value_at
+from bnmem.rules import Cell
+from bnmem.stats import Interval, factor, first_crossing, interval, of_cell, t_interval, value_at
 
 
 def test_t_interval_is_scipys_and_covers_at_its_level_with_three_values():
@@ -41,3 +42,11 @@ def test_first_crossing_interpolates_and_is_nan_when_never():
 def test_value_at_reads_the_line_and_is_nan_outside():
     assert value_at([0, 2], [1.0, 3.0], 1) == 2.0
     assert np.isnan(value_at([0, 2], [1.0, 3.0], 2.1))
+
+
+def test_log_ratios_are_shown_as_factors():
+    assert factor(Interval(1.0, 0.0, 2.0, 3)) == "2.00 [1.00, 4.00]" and factor(Interval(-1.0, -2.0, 0.0, 3), 2) == (
+        "0.50 [0.25, 1.0]"
+    )
+    assert factor(of_cell(Cell("m", "w", 10.0, np.nan, np.nan))) == "1020 (one value)"
+    assert interval(of_cell(Cell("m", "w", 0.1, 0.0, 0.2))) == "+0.10 [+0.00, +0.20]"
