@@ -23,8 +23,8 @@
 # sample, and its accuracy on these samples measures memorization and nothing else.
 #
 # What the theory predicts: in the single-channel model BN multiplies the growth of *every* sample's margin by
-# $(\gamma/\sigma)^2$. The factor carries no index of the sample. So theory alone predicts that BN fits *everything*
-# sooner; it does not predict that BN favours the corrupted samples. The control at equal fit, below, tells the two apart.
+# $(\gamma/\sigma)^2$. The factor carries no index of the sample. So theory alone suggests that BN fits *everything*
+# sooner; it does not predict that BN favors the corrupted samples. The control at equal fit, below, tells the two apart.
 
 # %% tags=["setup", "hide-input"]
 # Set-up. In Colab this fetches the project, records included; elsewhere bnmem is installed already.
@@ -114,7 +114,7 @@ notebook.table(tables.search_rows(result))
 # BN fits the clean images sooner as well. So compare the arms where they fit the clean images *equally well*: at the
 # first moment when both have the same accuracy on the clean part of the training set.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-memorization-equal-fit", "caption": "The control. Each dot is one evaluation of one run: accuracy on the corrupted samples against accuracy on the clean training images. If batch normalization favoured the corrupted samples, its dots would lie above the others. The vertical line is the level at which the table compares."}, "image": {"alt": "Scatter plot of corrupted accuracy against clean-training accuracy for both arms; the two clouds of dots largely follow one curve."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-memorization-equal-fit", "caption": "The control. Each dot is one evaluation of one run: accuracy on the corrupted samples against accuracy on the clean training images. If batch normalization favored the corrupted samples, its dots would lie above the others. The vertical line is the level at which the table compares."}, "image": {"alt": "Scatter plot of corrupted accuracy against clean-training accuracy for both arms; the two clouds of dots largely follow one curve."}}
 plots.equal_fit(result)
 
 # %% tags=["hide-input"]
@@ -150,7 +150,7 @@ notebook.glue(**tables.glue_values(result))
 # ## What would change our mind
 #
 # - A data set or a net where the BN arm memorizes no sooner at equal epochs would break C1 as the paper states it.
-# - A net where the BN arm lies clearly *above* the other arm at equal fit would show that BN favours corrupted samples
+# - A net where the BN arm lies clearly *above* the other arm at equal fit would show that BN favors corrupted samples
 #   beyond fitting everything sooner. Try `arch = "resnet8"`, another `rate`, or a data set of your own.
 # - Three seeds give wide intervals. `seeds = 10` narrows them.
 #

@@ -539,7 +539,7 @@ def test_the_how_to_page_runs_as_it_stands_and_shows_what_comes_out(tmp_path, mo
     space = {}
     exec(blocks[1][1], space)
     words = blocks[2][1].split()
-    assert words[:3] == ["python", "-m", "bnmem"] and main(words[3:]) == 0
+    assert words[:3] == [".venv/bin/python", "-m", "bnmem"] and main(words[3:]) == 0
     out = capsys.readouterr().out
     shape = [re.sub(r"[\d.]+", "#", line) for line in blocks[3][1].strip().splitlines()]  # training is chaotic
     assert [re.sub(r"[\d.]+", "#", line) for line in out.splitlines()[: len(shape)]] == shape

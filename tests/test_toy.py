@@ -317,7 +317,7 @@ def test_split_tells_outliers_from_typical_samples(runs):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"batch_size": 1}, "batch_size must be 2 or larger, not 1; one sample has no variance"),
+        ({"batch_size": 1}, r"batch_size must be 2 or larger, not 1 \(one sample has no variance"),
         ({"batch_size": 129}, "batch_size 129 is more than the 128 samples; take 128 or fewer"),
         ({"eps": -1e-9}, "eps must be from 0.0 to 10000.0, not -1e-09"),
         ({"learning_rate": 0.0}, "learning_rate must be from 1e-12 .* must be positive"),
