@@ -37,8 +37,8 @@ TABLES = {
     "audit_model": exp_audit_model,
 }
 
-# glibc hands large blocks back to the system and faults them in again at every step of a training, which costs deep
-# nets a quarter to a third of their time (benchmarks/bench_allocator.py). Workers started with these keep the blocks;
+# glibc hands large blocks back to the system and faults them in again at every step of a training. That took a third to
+# a half of the time where it was measured (benchmarks/bench_allocator.py). Workers started with these keep the blocks;
 # no number changes.
 KEEP_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": "4000000000",
